@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.render.chains import MOST_COLUMN_PARTS
-from tinycore.schedule.collectives import pad
+from tinycore.schedule.collectives import concatenate, pad
 from tinycore.schedule.limits import loop_limits
 from tinycore.schedule.product_chains import multiplies, refusal_of_chain
 from tinycore.schedule.ranges import Point, read_through
@@ -35,26 +35,23 @@ from tinycore.schedule.weighing import (
     Block,
     Parts,
     Region,
-    Seen,
     Weighing,
-    beside,
-    divided,
     in_memory,
     length_of,
-    logarithm_of,
     mean_of,
+    shift_of,
     times_repeated,
     weighing_at,
     with_more,
 )
-from tinycore.uop.movement import moved
+from tinycore.uop.movement import is_everywhere, moved
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, AxisKind, Op
-from tinycore.uop.product import elementwise_below, ends_of, row_fold
+from tinycore.uop.product import elementwise_below, ends_of
 from tinycore.uop.proportional import MOST_KEPT
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.size import are_ints, greatest
-from tinycore.uop.softmax import Softmax, is_everywhere
+from tinycore.uop.softmax import Softmax
 from tinycore.uop.symbolic import simplify
 
 LEAST_PART: Final = 64
@@ -79,18 +76,6 @@ class Chosen(NamedTuple):
     refusals: tuple[str, ...]
 
 
-class Group(NamedTuple):
-    """Rows, and the keys that any of them sees."""
-
-    rows: slice
-    seen: slice
-
-    @property
-    def is_small(self) -> bool:
-        """True if the scores are stored."""
-        return length_of(self.rows) * length_of(self.seen) <= MOST_KEPT
-
-
 def choose_attention(nodes: Mapping[UOp, UOp]) -> Chosen:
     """The nodes on single devices, with attention in the form in which it is computed.
 
@@ -110,7 +95,10 @@ def choose_attention(nodes: Mapping[UOp, UOp]) -> Chosen:
 class Choice:
     """Choice of regions for the products that read the weights of one softmax."""
 
-    def __init__(self, weighings: Sequence[Weighing]) -> None:
+    def __init__(self, weighings: Sequence[Weighing], is_group: bool = False) -> None:
+        self.weighings = weighings
+        self.is_group = is_group
+        """True for some rows, which see keys in common."""
         self.softmax: Softmax = weighings[0].softmax
         means = [w for w in weighings if w.is_mean]
         self.mean = means[0] if means else None
@@ -120,8 +108,7 @@ class Choice:
         """Gradients of keys and values, for which slopes or weights are summed over rows."""
         self.slopes_read = [*self.of_rows, *self.of_keys]
         self.any = weighings[0]
-        self.logarithms: list[UOp] = []
-        """For each group of rows."""
+        self.logarithm = self.any.logarithm
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -166,7 +153,9 @@ class Choice:
     def parts(self) -> Parts | None:
         """The parts of keys that a kernel sees at once; None if no kernel goes through all keys."""
         mean, rows = self.mean, self.sizes[0]
-        if mean is None or not are_ints((*mean.last.batch, rows, mean.last.sizes[1])):
+        if self.is_group or mean is None:
+            return None
+        if not are_ints((*mean.last.batch, rows, mean.last.sizes[1])):
             return None
         shared, together = heads_that_share(mean), None
         if shared > 1 and shared * rows <= MOST_TOGETHER and not mean.is_thinned:
@@ -209,21 +198,21 @@ class Choice:
             yield f"several kernels: {mean.last.rows.dtype.name} {shapes}: {why}"
 
     @cached_property
-    def groups(self) -> list[Group]:
-        """The rows, divided where a mask hides keys of some."""
+    def groups(self) -> list[Block]:
+        """The rows, divided where a mask hides keys of some; [] where they stay together."""
         rows, seen = self.sizes
-        whole = [Group(slice(0, rows), slice(0, seen))]
-        if rows < HIDING_ROWS or self.parts is not None or (self.is_stored and self.is_thinned):
-            return whole
+        are_one = self.is_group or self.parts is not None or (self.is_stored and self.is_thinned)
+        if are_one or rows < HIDING_ROWS:
+            return []
         softmax = self.softmax
         # Weights of a row that sees nothing are NaN at hidden keys, too, unless they are made 0.
         is_open = self.slopes_read and not softmax.has_empty_rows
         if is_open or not all(vanishes_with(w.made, softmax.node) for w in self.slopes_read):
-            return whole
+            return []
         size = max(min(HIDING_ROWS, -(-rows // 2)), -(-rows // MOST_GROUPS))
         some = [slice(start, min(start + size, rows)) for start in range(0, rows, size)]
-        groups = [Group(rows, slice(0, keys_seen(softmax.scores, rows))) for rows in some]
-        return whole if all(group.seen == whole[0].seen for group in groups) else groups
+        groups = [Block(rows, slice(0, keys_seen(softmax.scores, rows))) for rows in some]
+        return [] if all(group.seen.stop == seen for group in groups) else groups
 
     @property
     def is_thinned(self) -> bool:
@@ -240,16 +229,17 @@ class Choice:
         is_grid = loop_limits(self.any.made.device) is None
         return is_grid and self.is_rounded(self.any)
 
-    def stores(self, group: Group) -> bool:
-        """True if the scores of a group are few, and stored."""
-        parts = self.parts
-        return group.is_small and (parts is None or parts.count > 1 or parts.shared > 1)
+    @property
+    def is_small(self) -> bool:
+        """True if scores are few enough to be stored."""
+        return math.prod(map(greatest, self.sizes)) <= MOST_KEPT
 
-    def is_whole(self, group: Group) -> bool:
-        """True if all scores of a group are in memory at a time in any case."""
+    @property
+    def is_whole(self) -> bool:
+        """True if all scores are in memory at a time in any case."""
         if self.slopes_read:
-            return group.is_small or self.is_thinned
-        return group.is_small or len(pieces(group.seen, self.width)) == 1
+            return self.is_small or self.is_thinned
+        return self.is_small or len(pieces(self.sizes[1], self.width)) == 1
 
     @property
     def width(self) -> int:
@@ -261,123 +251,88 @@ class Choice:
 
     def changes(self) -> Iterator[tuple[UOp, UOp]]:
         """Nodes of the graph, and those that are computed in their place."""
-        if self.is_stored and len(self.groups) == 1 and self.is_whole(self.groups[0]):
+        slopes = [*self.slopes()]
+        if self.groups:
+            yield from self.by_groups([w for w, is_chain, _ in slopes if not is_chain])
+        elif self.is_stored and self.is_whole:
             return
-        if self.mean is not None:
-            yield from self.means(self.mean, self.seen(self.mean))
-        if are_ints(self.softmax.node.shape) and not has_choices(self.any):
-            yield from self.slopes()
+        elif self.mean is not None:
+            yield self.seen(self.mean)
+        parts = self.parts
+        is_stored = self.is_small and (parts is None or parts.count > 1 or parts.shared > 1)
+        for weighing, is_chain, how in slopes:
+            if is_chain or not (is_stored or self.groups):
+                yield weighing.last.node, self.gradient(weighing, is_chain, how)
 
-    def means(self, mean: Weighing, seen: Sequence[Seen]) -> Iterator[tuple[UOp, UOp]]:
-        """The means of the values, of groups of rows or of all."""
-        softmax, node = self.softmax, mean.last.node
-        has_empty_rows = softmax.has_empty_rows
-        if len(seen) == 1:
-            found = divided(seen[0], has_empty_rows)
-            for old, new in ((softmax.top, seen[0].top), (softmax.total, seen[0].total)):
-                if new is not old:
-                    yield old, moved(Op.RESHAPE, new, old.shape)
-        else:
-            found = beside(
-                [
-                    mean.mean(Block(*group))
-                    if group.is_small and self.is_stored
-                    else divided(each, has_empty_rows)
-                    for each, group in zip(seen, self.groups, strict=True)
-                ]
-            ).alu(Op.CONTIGUOUS)
-        yield node, moved(Op.RESHAPE, found, node.shape)
-        self.logarithms = [logarithm_of(each, has_empty_rows) for each in seen]
+    def by_groups(self, slopes: Sequence[Weighing]) -> Iterator[tuple[UOp, UOp]]:
+        """Each group of rows by itself."""
+        whole = [*([] if self.mean is None else [self.mean]), *slopes]
+        groups = [Choice([w.of(rows) for w in whole], is_group=True) for rows in self.groups]
+        for group in groups:
+            yield from group.changes()
+        for weighing, *parts in zip(whole, *[group.weighings for group in groups], strict=True):
+            node = weighing.last.node
+            found = [n.last.node for n in parts]
+            if weighing.is_turned:
+                place, seen = len(node.shape) + ROW_AXIS, self.sizes[1]
+                each = [pad(x, place, 0, seen - x.shape[place]) for x in found]
+                joined = functools.reduce(add, each)
+            else:
+                joined = concatenate(found, len(node.shape) + ROW_AXIS)
+            yield node, joined.alu(Op.CONTIGUOUS)
 
-    def seen(self, mean: Weighing) -> list[Seen]:
-        """The values weighed, for each group of rows."""
+    def seen(self, mean: Weighing) -> tuple[UOp, UOp]:
+        """The mean of the values, in place of its node."""
         parts, is_rounded, softmax = self.parts, self.is_rounded(mean), self.softmax
+        (rows, seen), may_be_empty = self.sizes, softmax.has_empty_rows
+        is_one = parts is not None or self.is_small or not are_ints(softmax.node.shape)
+        some = [] if is_one else pieces(seen, self.width)
         if parts is not None and parts.count > 1:
-            found = mean.seen(parts, is_rounded)
-            has_empty_parts = parts.is_padded or mean.may_hide
-            return [mean_of(found, softmax.has_empty_rows, has_empty_parts)]
-        if parts is not None and parts.shared > 1:
-            return [mean.seen(parts, is_rounded)]
-        is_one = parts is not None or not are_ints(softmax.node.shape)
-        if is_one or (len(self.groups) == 1 and self.groups[0].is_small):
+            found = mean.seen(parts, is_rounded, parts.is_padded or mean.may_hide)
+            found = mean_of(found, may_be_empty)
+        elif parts is not None and parts.shared > 1:
+            found = mean.seen(parts, is_rounded, may_be_empty)
+        elif len(some) > 1:
+            each = [
+                mean.seen(Block(slice(0, rows), keys), is_rounded, mean.may_hide) for keys in some
+            ]
+            *before, last = map(in_memory, each)
+            so_far = functools.reduce(lambda a, b: with_more(a, b, mean.may_hide), before)
+            found = with_more(so_far, last, may_be_empty)
+        else:
             power = mean.power(softmax.power.src[0], is_rounded)
-            weighed = mean.weighed(power, Region(), {}, is_rounded)
-            return [Seen(softmax.top, row_fold(power, Op.ADD), weighed, power)]
-        return [self.seen_by(mean, group) for group in self.groups]
+            found = mean.weighed(softmax.shift, power, Region(), {}, is_rounded, may_be_empty)
+        logarithm = shift_of(found.logarithm, may_be_empty)
+        self.logarithm = moved(Op.RESHAPE, logarithm, softmax.top.shape)
+        return mean.last.node, moved(Op.RESHAPE, found.mean, mean.last.node.shape)
 
-    def seen_by(self, mean: Weighing, group: Group) -> Seen:
-        """The values weighed for some rows."""
-        some = [group.seen] if group.is_small else pieces(group.seen, self.width)
-        found = [mean.seen(Block(group.rows, keys), self.is_rounded(mean)) for keys in some]
-        return found[0] if len(found) == 1 else functools.reduce(with_more, map(in_memory, found))
-
-    def slopes(self) -> Iterator[tuple[UOp, UOp]]:
-        """The gradients."""
+    def slopes(self) -> Iterator[tuple[Weighing, bool, Again]]:
+        """The gradients, whether each is one kernel, and how scores are computed for it."""
+        if not are_ints(self.softmax.node.shape) or has_choices(self.any):
+            return
         of_rows, of_keys = self.of_rows, self.of_keys
         is_chain = self.chains(of_rows)
         widths = {w.last.sizes[1] for w in of_keys}
         are_one = len(of_keys) > len(widths) == 1 and self.chains(of_keys, most_parts=1)
         are_chains = is_chain and (are_one or self.chains(of_keys))
-        apart = [w for w in of_keys if is_chain and not are_one and len(w.products) == 1]
         for weighing in of_rows:
-            yield from self.change(weighing, is_chain, Again.ROWS)
+            yield weighing, is_chain, Again.ROWS
         for weighing in of_keys:
-            how = Again.APART if weighing in apart else Again.ROWS
-            yield from self.change(weighing, are_chains, how)
+            is_apart = is_chain and not are_one and len(weighing.products) == 1
+            yield weighing, are_chains, Again.APART if is_apart else Again.ROWS
 
-    def change(self, weighing: Weighing, is_chain: bool, how: Again) -> Iterator[tuple[UOp, UOp]]:
-        """A gradient, computed as one kernel or over groups of rows."""
-        node, (rows, seen) = weighing.last.node, self.sizes
+    def gradient(self, weighing: Weighing, is_chain: bool, how: Again) -> UOp:
+        """A gradient, computed as one kernel or in pieces."""
+        rows, seen = (slice(0, n) for n in self.sizes)
         if is_chain:
-            whole, rounded = Block(slice(0, rows), slice(0, seen)), self.is_rounded(weighing)
-            found = weighing.gradient(whole, self.logarithm(), rounded, how)
-            # A sum over heads that share keys is no part of a chain.
-            yield node, found.alu(Op.CONTIGUOUS) if is_shared(weighing) else found
-        elif len(self.groups) > 1 or not self.stores(self.groups[0]):
-            logarithms = self.logarithms
-            if len(logarithms) != len(self.groups):
-                logarithms = [Block(*group).queries(self.logarithm()) for group in self.groups]
-            each = zip(self.groups, logarithms, strict=True)
-            parts = [self.gradient(weighing, *given, how) for given in each]
-            if weighing.is_turned:
-                place = len(node.shape) + ROW_AXIS
-                parts = [pad(x, place, 0, seen - x.shape[place]) for x in parts]
-            found = functools.reduce(add, parts) if weighing.is_turned else beside(parts)
-            yield node, found if len(parts) == 1 else found.alu(Op.CONTIGUOUS)
-
-    def logarithm(self) -> UOp:
-        """The logarithms of the totals of all rows."""
-        if len(self.logarithms) != 1:
-            return self.any.logarithm
-        return moved(Op.RESHAPE, self.logarithms[0], self.softmax.top.shape)
-
-    def gradient(self, weighing: Weighing, group: Group, logarithm: UOp, how: Again) -> UOp:
-        """A gradient over a group of rows, whose logarithms are given."""
-        is_stored = self.stores(group)
-        if is_stored:
-            blocks = [Block(*group)]
+            blocks = [Block(rows, seen)]
         elif weighing.is_turned:
-            blocks = [Block(rows, group.seen) for rows in pieces(group.rows, self.width)]
+            blocks = [Block(some, seen) for some in pieces(self.sizes[0], self.width)]
         else:
-            blocks = [Block(group.rows, keys) for keys in pieces(group.seen, self.width)]
-        start, rounded = group.rows.start, self.is_rounded(weighing)
-        found = []
-        for block in blocks:
-            own = Block(slice(block.rows.start - start, block.rows.stop - start), block.seen)
-            known = weighing.weights(block) if is_stored else None
-            found.append(
-                weighing.gradient(
-                    block, own.queries(logarithm), rounded, None if is_stored else how, known
-                )
-            )
-        return found[0] if is_stored else added(found)
-
-
-def is_shared(weighing: Weighing) -> bool:
-    """True if an operand of a product is repeated for several heads."""
-    batch = weighing.last.batch
-    operands = weighing.query, weighing.key, weighing.value
-    return any(times_repeated(x) > 1 or x.shape[:-2] != batch for x in operands)
+            blocks = [Block(rows, some) for some in pieces(self.sizes[1], self.width)]
+        rounded, logarithm = self.is_rounded(weighing), self.logarithm
+        found = [weighing.gradient(b, b.queries(logarithm), rounded, how) for b in blocks]
+        return found[0] if is_chain else added(found)
 
 
 def heads_that_share(weighing: Weighing) -> int:
@@ -417,9 +372,12 @@ def vanishes_with(value: UOp, weights: UOp) -> bool:
 
 
 def keys_seen(scores: UOp, rows: slice) -> int:
-    """The keys up to the last one that some rows see; the others are hidden by their indices."""
+    """The keys up to the last one that some rows see; the others are hidden by their indices.
+
+    No single one: a softmax over one key is written otherwise.
+    """
     seen = int(scores.shape[-1])
-    low, high = 1, seen
+    low, high = min(2, seen), seen
     while low < high:
         middle = (low + high) // 2
         if is_hidden(scores, rows, slice(middle, seen)):
@@ -471,13 +429,11 @@ def length_of_part(seen: int, parts: int) -> int:
     return LEAST_PART * -(-greatest(seen) // (LEAST_PART * parts))
 
 
-def pieces(whole: slice, width: int) -> list[slice]:
+def pieces(length: int, width: int) -> list[slice]:
     """A length cut evenly, so that `width` numbers for each of its places fit a near cache."""
-    length = length_of(whole)
     most = max(PIECE_BYTES // (max(width, 1) * dtypes.float32.itemsize), LEAST_PIECE)
     size = -(-length // -(-length // most))
-    starts = range(whole.start, whole.stop, size)
-    return [slice(start, min(start + size, whole.stop)) for start in starts]
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
 def added(parts: Sequence[UOp]) -> UOp:

@@ -9,8 +9,9 @@ of keys and values, A has keys in rows. Which regions are computed is up to `att
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cached_property
@@ -51,14 +52,12 @@ class Again(Enum):
 
 
 class Seen(NamedTuple):
-    """Attention to some keys: total of exp(score - top), and the values so weighed."""
+    """Attention to some keys: a fold over these, and (-inf, 0) where all are hidden."""
 
-    top: UOp
-    """The greatest score of each row; -inf where all are hidden, and nothing is seen."""
-    total: UOp
-    weighed: UOp
-    power: UOp
-    """exp(score - top)."""
+    logarithm: UOp
+    """log of the sum of exp(score) of each row."""
+    mean: UOp
+    """The values, weighed by exp(score - logarithm)."""
 
 
 class Region:
@@ -204,57 +203,70 @@ class Weighing:
 
     @property
     def logarithm(self) -> UOp:
-        """log of the sum of exp(score) of each row; inf where nothing is seen, so weights are 0."""
+        """What is taken off the scores of each row, so that weights are exp of the difference."""
         softmax = self.softmax
-        return logarithm_of(
-            Seen(softmax.top, softmax.total, softmax.node, softmax.power), softmax.has_empty_rows
-        )
+        return shift_of(softmax.total.alu(Op.LOG) + softmax.top, softmax.has_empty_rows)
 
-    def seen(self, region: Region, is_rounded: bool) -> Seen:
-        """The values weighed over a region; with exact weights where these are not rounded."""
-        product = product_of(
-            region.queries(self.query), region.keys(self.key), self.first.node.dtype
-        )
-        known = {self.first.node: product}
-        scores = again(self.softmax.scores, region.scores, known)
+    def product(self, p: Product, region: Region) -> UOp:
+        """One of the products that A is made of, over a region."""
+        rows, columns = region.queries(matrix(p.rows, -2)), region.keys(matrix(p.columns, -3))
+        return product_of(rows, columns, p.node.dtype)
+
+    def powers(self, region: Region, first: UOp, is_rounded: bool) -> tuple[UOp, UOp]:
+        """The greatest score of each row of a region, and exp of the difference of scores to it,
+        given P of the region."""
+        scores = again(self.softmax.scores, region.scores, {self.first.node: first})
         if region.is_padded:
             there = region.scores(number_like(self.softmax.scores, True, dtypes.bool))
             scores = there.where(scores, number_like(scores, -math.inf))
         top = row_fold(scores, Op.MAX)
         shift = finite(top) if region.is_padded or self.may_hide else top
-        power = self.power(scores - repeated(shift, scores), is_rounded)
-        weighed = self.weighed(power, region, known, is_rounded)
-        return Seen(top, row_fold(power, Op.ADD), weighed, power)
+        return shift, self.power(scores - repeated(shift, scores), is_rounded)
 
-    def weights(self, region: Block) -> UOp:
-        """The softmax of the scores of a region, in which rows see all keys."""
-        seen, softmax = self.seen(region, is_rounded=True), self.softmax
-        return seen.power / repeated(divisor_of(seen.total, softmax.has_empty_rows), seen.power)
+    def seen(self, region: Region, is_rounded: bool, may_be_empty: bool) -> Seen:
+        """The values weighed over a region; with exact weights where these are not rounded."""
+        first = self.product(self.first, region)
+        shift, power = self.powers(region, first, is_rounded)
+        known = {self.first.node: first}
+        return self.weighed(shift, power, region, known, is_rounded, may_be_empty)
 
-    def mean(self, region: Block) -> UOp:
-        """The values of a region, in which rows see all keys, weighed by stored weights."""
-        weights = again(self.made, region.scores, {self.softmax.node: self.weights(region)})
-        return product_of(weights, turned(region.keys(self.value)), self.last.node.dtype)
+    def weighed(
+        self,
+        shift: UOp,
+        power: UOp,
+        region: Region,
+        known: dict[UOp, UOp],
+        is_rounded: bool,
+        may_be_empty: bool,
+    ) -> Seen:
+        """The values weighed by powers."""
+        # Dividing the weighed values is less work than dividing every weight. The total comes first
+        # in the product, and so do the kernels that it needs: it ties each factor to its piece.
+        total = row_fold(power, Op.ADD)
+        inverse = divisor_of(total, may_be_empty).alu(Op.RECIPROCAL)
+        made = self.made if is_rounded else self.made.src[0]
+        weights = again(made, region.scores, known | {self.softmax.node: power})
+        weighed = product_of(weights, turned(region.keys(self.value)), self.last.node.dtype)
+        return Seen(total.alu(Op.LOG) + shift, repeated(inverse, weighed) * weighed)
+
+    def of(self, region: Block) -> Weighing:
+        """The same of some rows and the keys that they see alone."""
+        known = {p.node: self.product(p, region) for p in self.products}
+        _, power = self.powers(region, known[self.first.node], is_rounded=True)
+        total = divisor_of(row_fold(power, Op.ADD), self.softmax.has_empty_rows)
+        known[self.softmax.node] = power / repeated(total, power)
+        made = again(self.made, region.scores, known)
+        made, cut = (turned(made), region.queries) if self.is_turned else (made, region.keys)
+        found = weighing_at(product_of(made, turned(cut(self.value)), self.last.node.dtype))
+        assert found is not None, "it is written like the whole"
+        return found
 
     def power(self, difference: UOp, is_rounded: bool) -> UOp:
         """exp of scores less their shift."""
         exact = self.softmax.power.arg
         return UOp(Op.EXP, difference.dtype, (difference,), exact if is_rounded else APPROXIMATE)
 
-    def weighed(self, power: UOp, region: Region, known: dict[UOp, UOp], is_rounded: bool) -> UOp:
-        """The values weighed by powers, which are not divided by their total."""
-        made = self.made if is_rounded else self.made.src[0]
-        weights = again(made, region.scores, known | {self.softmax.node: power})
-        return product_of(weights, turned(region.keys(self.value)), self.last.node.dtype)
-
-    def slopes(
-        self,
-        region: Block,
-        logarithm: UOp,
-        is_rounded: bool,
-        anew: Again | None,
-        weights: UOp | None,
-    ) -> UOp:
+    def slopes(self, region: Block, logarithm: UOp, is_rounded: bool, anew: Again) -> UOp:
         """A over a region, of whose rows logarithms are given; turned if the product is."""
         turn = turned if self.is_turned else same
         products = {p.node: p for p in self.products[1:]}
@@ -275,21 +287,13 @@ class Weighing:
         known = {self.first.node: product(self.first, anew)}
         scores = again(self.softmax.scores, end, known)
         shift = turn(moved(Op.EXPAND, logarithm, (*logarithm.shape[:-1], length_of(region.seen))))
-        power = (scores - shift).alu(Op.EXP)
-        known[self.softmax.node] = power if weights is None else turn(weights)
+        known[self.softmax.node] = (scores - shift).alu(Op.EXP)
         return again(self.made if is_rounded else self.made.src[0], end, known)
 
-    def gradient(
-        self,
-        region: Block,
-        logarithm: UOp,
-        is_rounded: bool,
-        anew: Again | None,
-        weights: UOp | None = None,
-    ) -> UOp:
+    def gradient(self, region: Block, logarithm: UOp, is_rounded: bool, anew: Again) -> UOp:
         """The product over a region, of whose rows logarithms are given."""
         value = region.queries(self.value) if self.is_turned else region.keys(self.value)
-        slopes = self.slopes(region, logarithm, is_rounded, anew, weights)
+        slopes = self.slopes(region, logarithm, is_rounded, anew)
         return product_of(slopes, turned(value), self.last.node.dtype)
 
 
@@ -314,62 +318,60 @@ def weighing_at(node: UOp) -> Weighing | None:
     return Weighing(softmax, first, made, last, transposed)
 
 
-def divided(seen: Seen, has_empty_rows: bool) -> UOp:
-    """The mean of the values; 0 where nothing is seen."""
-    # Dividing the weighed values is less work than dividing every weight. The total comes first
-    # in the product, and so do the kernels that it needs: it ties each factor to its piece.
-    total = divisor_of(seen.total, has_empty_rows)
-    return repeated(total.alu(Op.RECIPROCAL), seen.weighed) * seen.weighed
-
-
-def logarithm_of(seen: Seen, has_empty_rows: bool) -> UOp:
-    """log of the sum of exp(score); inf where nothing is seen, which makes every weight 0."""
-    # The maximum second, as kernels come in the order of sources: it needs no weights, and
-    # the scores of all pieces would wait for these.
-    found = seen.total.alu(Op.LOG) + seen.top
+def shift_of(logarithm: UOp, has_empty_rows: bool) -> UOp:
+    """What is taken off scores for weights: inf where nothing is seen, so that these are 0."""
     if not has_empty_rows:
-        return found
-    return seen.total.eq(number_like(found, 0)).where(number_like(found, math.inf), found)
+        return logarithm
+    is_empty = logarithm.eq(number_like(logarithm, -math.inf))
+    return is_empty.where(number_like(logarithm, math.inf), logarithm)
+
+
+def combined(
+    logarithms: Sequence[UOp], fold: Callable[[Op, Sequence[UOp]], UOp], may_be_empty: bool
+) -> tuple[UOp, list[UOp]]:
+    """The logarithm of all parts of the keys, and the weight of each part, as by a softmax."""
+    top = finite(fold(Op.MAX, logarithms))
+    powers = [(n - repeated(top, n)).alu(Op.EXP) for n in logarithms]
+    total = fold(Op.ADD, powers)
+    inverse = divisor_of(total, may_be_empty).alu(Op.RECIPROCAL)
+    return total.alu(Op.LOG) + top, [power * repeated(inverse, power) for power in powers]
+
+
+def in_order(op: Op, values: Sequence[UOp]) -> UOp:
+    """The fold of some values."""
+    return functools.reduce(lambda a, b: a.alu(op, b), values)
 
 
 def in_memory(seen: Seen) -> Seen:
     """The same in memory: weights that are not added up before they are needed are stored."""
-    top, total, weighed = [n.alu(Op.CONTIGUOUS) for n in seen[:3]]
-    return Seen(top, total, weighed, seen.power)
+    return Seen(*[n.alu(Op.CONTIGUOUS) for n in seen])
 
 
-def with_more(seen: Seen, more: Seen) -> Seen:
-    """Attention to some keys and more of them, as in online softmax.
+def with_more(seen: Seen, more: Seen, may_be_empty: bool) -> Seen:
+    """Attention to some keys and more of them.
 
     Not to all pieces at once: kernels run in the order of sources, and the maximum of all pieces
     would be a source of every factor. The scores of all pieces would then be alive at the same
     time.
     """
-    top = seen.top.maximum(more.top)
-    before, now = [(n.top - finite(top)).alu(Op.EXP) for n in (seen, more)]
-    total = seen.total * before + more.total * now
-    before, now = (repeated(n, seen.weighed) for n in (before, now))
-    return in_memory(Seen(top, total, seen.weighed * before + more.weighed * now, seen.power))
+    parts = seen, more
+    logarithm, weights = combined([n.logarithm for n in parts], in_order, may_be_empty)
+    means = [repeated(w, n.mean) * n.mean for w, n in zip(weights, parts, strict=True)]
+    return in_memory(Seen(logarithm, in_order(Op.ADD, means)))
 
 
-def mean_of(parts: Seen, has_empty_rows: bool, has_empty_parts: bool) -> Seen:
-    """Attention to all parts of the keys, along the axis before rows: the mean of their results by
-    their totals, as by a softmax, whose rows lie side by side in a kernel of its own."""
-    *outer, count, rows, _ = parts.total.shape
-    logarithm = moved(Op.RESHAPE, parts.total.alu(Op.LOG) + parts.top, (*outer, count, rows))
-    logarithm = turned(logarithm).alu(Op.CONTIGUOUS)
-    top = finite(row_fold(logarithm, Op.MAX))
-    powers = (logarithm - repeated(top, logarithm)).alu(Op.EXP)
-    total = row_fold(powers, Op.ADD)
-    divisor = divisor_of(total, has_empty_rows)
-    weights = powers * repeated(divisor.alu(Op.RECIPROCAL), powers)
-    weights = moved(Op.RESHAPE, turned(weights.alu(Op.CONTIGUOUS)), parts.total.shape)
-    means = divided(parts, has_empty_parts).alu(Op.CONTIGUOUS)
+def mean_of(parts: Seen, may_be_empty: bool) -> Seen:
+    """Attention to all parts of the keys, along the axis before rows, whose logarithms lie side by
+    side in a kernel of its own."""
+    *outer, count, rows, _ = parts.logarithm.shape
+    logarithms = turned(moved(Op.RESHAPE, parts.logarithm, (*outer, count, rows)))
+    logarithms, means = logarithms.alu(Op.CONTIGUOUS), parts.mean.alu(Op.CONTIGUOUS)
+    logarithm, (weights,) = combined(
+        [logarithms], lambda op, values: row_fold(values[0], op), may_be_empty
+    )
+    weights = moved(Op.RESHAPE, turned(weights.alu(Op.CONTIGUOUS)), parts.logarithm.shape)
     weighed = moved(Op.REDUCE_AXIS, repeated(weights, means) * means, (Op.ADD, (len(outer),)))
-    weighed = moved(Op.RESHAPE, weighed, (*outer, rows, weighed.shape[-1]))
-    seen = total.ne(number_like(total, 0)).cast(total.dtype)
-    total = seen if has_empty_rows else number_like(total, 1)
-    return Seen(divisor.alu(Op.LOG) + top, total, weighed, powers)
+    return Seen(logarithm, weighed)
 
 
 def length_of(some: slice) -> int:

@@ -45,6 +45,12 @@ def below_movement(node: UOp) -> UOp:
     return source_below(node, MOVEMENT)
 
 
+def is_everywhere(node: UOp, number: float) -> bool:
+    """True if a value is one number at all places."""
+    found = below_movement(node)
+    return found.op is Op.CONST and bool(found.arg == number)
+
+
 def source_axis(node: UOp, axis: int) -> int | None:
     """The axis of its source that a movement op passes on unchanged as `axis`; None if none."""
     match node.op:

@@ -81,7 +81,7 @@ def product_of(rows: UOp, columns: UOp, wide: DType) -> UOp:
 
 def row_fold(x: UOp, op: Op) -> UOp:
     """The fold of each row: the last axis has size 1."""
-    return moved(Op.REDUCE_AXIS, x, (op, (len(x.shape) - 1,)))
+    return UOp(Op.REDUCE_AXIS, x.dtype, (x,), (op, (len(x.shape) - 1,)))
 
 
 def matrix(operand: UOp, axis: int) -> UOp:

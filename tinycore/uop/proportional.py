@@ -14,6 +14,7 @@ from operator import mul
 from typing import Final
 
 from tinycore.dtype import DType, dtypes
+from tinycore.uop.movement import is_everywhere
 from tinycore.uop.node import UOp
 from tinycore.uop.op import APPROXIMATE, Op
 from tinycore.uop.rewrite import rebuilt
@@ -24,34 +25,40 @@ MOST_KEPT: Final = 512 * 512
 the gradient reads them; more are never all in memory, and computed again for the gradient."""
 
 
+def place_of_weight(value: UOp, varies: Callable[[UOp], bool]) -> int | None:
+    """The source of which a value is the product with a factor that does not vary.
+
+    Or that it keeps where a gate holds, or rounds. None if it is nothing of these.
+    """
+    match value.op:
+        case Op.CAST if dtypes.is_float(value.dtype) and dtypes.is_float(value.src[0].dtype):
+            return 0
+        case Op.WHERE if is_everywhere(value.src[2], 0):
+            return 1
+        case Op.FDIV if not varies(value.src[1]):
+            return 0
+        case Op.MUL | Op.MATRIX:
+            varying = [place for place in range(2) if varies(value.src[place])]
+            return varying[0] if len(varying) == 1 else None
+    return None
+
+
 def is_proportional(value: UOp, greatest: UOp) -> bool:
     """True if a value is the product of exp(-maximum) and what does not depend on the maximum.
 
     Up to the rounding of casts between floats.
     """
-    if greatest not in value.toposort():
-        return False
-    match value.op:
-        case Op.EXP:
-            return is_shifted(value.src[0], greatest)
-        case Op.CAST:
-            is_float = dtypes.is_float(value.dtype) and dtypes.is_float(value.src[0].dtype)
-            return is_float and is_proportional(value.src[0], greatest)
-        case Op.MUL | Op.MATRIX:
-            one, other = value.src[:2]
-            if value.op is Op.MUL and greatest in other.toposort():
-                one, other = other, one
-            return greatest not in other.toposort() and is_proportional(one, greatest)
-        case Op.FDIV:
-            one, other = value.src
-            return greatest not in other.toposort() and is_proportional(one, greatest)
-        case Op.REDUCE if value.arg is Op.ADD:
-            return is_proportional(value.src[0], greatest)
-        case Op.WHERE:
-            gate, one, other = value.src
-            is_zero = other.op is Op.CONST and other.arg == 0
-            return is_zero and greatest not in gate.toposort() and is_proportional(one, greatest)
-    return False
+
+    def varies(node: UOp) -> bool:
+        return greatest in node.toposort()
+
+    while value.op is not Op.EXP:
+        is_sum = value.op is Op.REDUCE and value.arg is Op.ADD
+        place = 0 if is_sum else place_of_weight(value, varies)
+        if place is None or (value.op is Op.WHERE and varies(value.src[0])):
+            return False
+        value = value.src[place]
+    return is_shifted(value.src[0], greatest)
 
 
 def are_one_pass(folds: Iterable[UOp]) -> bool:
@@ -92,11 +99,13 @@ def divided_last(_: UOp, total: UOp) -> UOp:
 def without_factors(value: UOp, loop: UOp, wide: DType) -> tuple[UOp, tuple[UOp, ...]] | None:
     """A weight of a softmax over a loop, and the factors that do not vary with it, in a wide type.
 
-    None for a value that is no such weight.
+    None for a value that is no such weight: exp of a difference from the maximum is at most 1.
     """
-    if value.op is Op.EXP:
-        return (value, ()) if is_at_most_one(value, loop) else None
-    place = place_of_weight(value, loop)
+    if value.op is Op.EXP and value.src[0].op is Op.SUB:
+        score = value.src[0].src[0]
+        greatest = UOp(Op.REDUCE, score.dtype, (score, loop), Op.MAX)
+        return (value, ()) if is_shifted(value.src[0], greatest) else None
+    place = place_of_weight(value, lambda source: loop in source.ranges)
     found = None if place is None else without_factors(value.src[place], loop, wide)
     if place is None or found is None:
         return None
@@ -105,33 +114,6 @@ def without_factors(value: UOp, loop: UOp, wide: DType) -> tuple[UOp, tuple[UOp,
         factor = value.src[1 - place].cast(wide)
         return weight, (*factors, factor.alu(Op.RECIPROCAL) if value.op is Op.FDIV else factor)
     return value.with_src((*value.src[:place], weight, *value.src[place + 1 :])), factors
-
-
-def place_of_weight(value: UOp, loop: UOp) -> int | None:
-    """The source of which a value is the product with a factor that does not vary with a loop.
-
-    Or that it keeps where a gate holds, or rounds. None if it is nothing of these.
-    """
-    varies = [loop in s.ranges for s in value.src]
-    match value.op:
-        case Op.CAST if dtypes.is_float(value.dtype) and dtypes.is_float(value.src[0].dtype):
-            return 0
-        case Op.WHERE if value.src[2].op is Op.CONST and value.src[2].arg == 0:
-            return 1
-        case Op.FDIV if not varies[1]:
-            return 0
-        case Op.MUL if not all(varies):
-            return varies.index(True) if any(varies) else None
-    return None
-
-
-def is_at_most_one(power: UOp, loop: UOp) -> bool:
-    """True for exp of a difference from the maximum of the same values over a loop."""
-    if power.src[0].op is not Op.SUB:
-        return False
-    value, shift = power.src[0].src
-    greatest = UOp(Op.REDUCE, value.dtype, (value, loop), Op.MAX)
-    return shift is greatest or shift is finite(greatest)
 
 
 def approximate_powers(graph: UOp, values: Iterable[UOp]) -> UOp:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tinycore.dtype import dtypes
-from tinycore.uop.movement import below_movement, source_below
+from tinycore.uop.movement import is_everywhere, source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, Op
+from tinycore.uop.proportional import place_of_weight
 
 
 @dataclass(frozen=True)
@@ -79,24 +79,10 @@ def is_chosen_unless(node: UOp, number: float, other: float) -> bool:
 
 def softmax_below(node: UOp) -> Softmax | None:
     """The softmax that a value is proportional to, element by element; None for others."""
-    if (found := softmax_at(node)) is not None:
-        return found
-    match node.op:
-        case Op.CAST if dtypes.is_float(node.src[0].dtype):
-            return softmax_below(node.src[0])
-        case Op.WHERE if is_everywhere(node.src[2], 0):
-            return softmax_below(node.src[1])
-        case Op.FDIV:
-            return softmax_below(node.src[0])
-        case Op.MUL:
-            # The other factor must not depend on weights: one that is no elementwise step does not.
-            return next(
-                (softmax_below(a) for a, b in (node.src, node.src[::-1]) if b.op not in ALU), None
-            )
-    return None
-
-
-def is_everywhere(node: UOp, number: float) -> bool:
-    """True if a value is one number at all places."""
-    found = below_movement(node)
-    return found.op is Op.CONST and bool(found.arg == number)
+    while (found := softmax_at(node)) is None:
+        # The other factor must not depend on weights: one that is no elementwise step does not.
+        place = place_of_weight(node, lambda source: source.op in ALU)
+        if place is None:
+            return None
+        node = node.src[place]
+    return found

@@ -167,10 +167,10 @@ def test_strips_of_rows_keep_scores(
 
 
 def test_lengths_are_cut_evenly() -> None:
-    assert attention.pieces(slice(0, 2048), 128) == [slice(0, 1024), slice(1024, 2048)]
-    assert attention.pieces(slice(0, 1100), 128) == [slice(0, 550), slice(550, 1100)]
-    assert attention.pieces(slice(0, 5), 1 << 20) == [slice(0, 5)]
-    assert [s.stop - s.start for s in attention.pieces(slice(0, 400), 1 << 20)] == [100] * 4
+    assert attention.pieces(2048, 128) == [slice(0, 1024), slice(1024, 2048)]
+    assert attention.pieces(1100, 128) == [slice(0, 550), slice(550, 1100)]
+    assert attention.pieces(5, 1 << 20) == [slice(0, 5)]
+    assert [s.stop - s.start for s in attention.pieces(400, 1 << 20)] == [100] * 4
 
 
 @pytest.mark.usefixtures("in_pieces")
