@@ -34,10 +34,8 @@ from tinycore.schedule.weighing import (
     Again,
     Block,
     Parts,
-    Region,
     Weighing,
     in_memory,
-    length_of,
     mean_of,
     shift_of,
     times_repeated,
@@ -288,20 +286,17 @@ class Choice:
         is_one = parts is not None or self.is_small or not are_ints(softmax.node.shape)
         some = [] if is_one else pieces(seen, self.width)
         if parts is not None and parts.count > 1:
-            found = mean.seen(parts, is_rounded, parts.is_padded or mean.may_hide)
-            found = mean_of(found, may_be_empty)
+            each = mean.of(parts)
+            found = mean_of(each.seen(is_rounded, each.may_hide), may_be_empty)
         elif parts is not None and parts.shared > 1:
-            found = mean.seen(parts, is_rounded, may_be_empty)
+            found = mean.of(parts).seen(is_rounded, may_be_empty)
         elif len(some) > 1:
-            each = [
-                mean.seen(Block(slice(0, rows), keys), is_rounded, mean.may_hide) for keys in some
-            ]
-            *before, last = map(in_memory, each)
+            blocks = [mean.of(Block(slice(0, rows), keys)) for keys in some]
+            *before, last = [in_memory(n.seen(is_rounded, n.may_hide)) for n in blocks]
             so_far = functools.reduce(lambda a, b: with_more(a, b, mean.may_hide), before)
             found = with_more(so_far, last, may_be_empty)
         else:
-            power = mean.power(softmax.power.src[0], is_rounded)
-            found = mean.weighed(softmax.shift, power, Region(), {}, is_rounded, may_be_empty)
+            found = mean.seen(is_rounded, may_be_empty)
         logarithm = shift_of(found.logarithm, may_be_empty)
         self.logarithm = moved(Op.RESHAPE, logarithm, softmax.top.shape)
         return mean.last.node, moved(Op.RESHAPE, found.mean, mean.last.node.shape)
@@ -323,16 +318,15 @@ class Choice:
 
     def gradient(self, weighing: Weighing, is_chain: bool, how: Again) -> UOp:
         """A gradient, computed as one kernel or in pieces."""
-        rows, seen = (slice(0, n) for n in self.sizes)
-        if is_chain:
-            blocks = [Block(rows, seen)]
-        elif weighing.is_turned:
-            blocks = [Block(some, seen) for some in pieces(self.sizes[0], self.width)]
-        else:
-            blocks = [Block(rows, some) for some in pieces(self.sizes[1], self.width)]
         rounded, logarithm = self.is_rounded(weighing), self.logarithm
-        found = [weighing.gradient(b, b.queries(logarithm), rounded, how) for b in blocks]
-        return found[0] if is_chain else added(found)
+        if is_chain:
+            return weighing.gradient(logarithm, rounded, how)
+        rows, seen = self.sizes
+        if weighing.is_turned:
+            blocks = [Block(some, slice(0, seen)) for some in pieces(rows, self.width)]
+        else:
+            blocks = [Block(slice(0, rows), some) for some in pieces(seen, self.width)]
+        return added([weighing.of(b).gradient(b.queries(logarithm), rounded, how) for b in blocks])
 
 
 def heads_that_share(weighing: Weighing) -> int:
@@ -392,7 +386,7 @@ def is_hidden(scores: UOp, rows: slice, keys: slice) -> bool:
     if scores.op is not Op.WHERE:
         return False
     counters = [
-        UOp.range(length_of(some), number, AxisKind.LOOP) + some.start
+        UOp.range(some.stop - some.start, number, AxisKind.LOOP) + some.start
         for number, some in enumerate((rows, keys))
     ]
     outer = [UOp.range(n, 2 + axis, AxisKind.LOOP) for axis, n in enumerate(scores.shape[:-2])]

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, Scalar, dtypes
-from tinycore.schedule.collectives import concatenate, expanded_constant, narrow, pad
+from tinycore.schedule.collectives import expanded_constant, narrow, pad
 from tinycore.uop.movement import moved, source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import APPROXIMATE, Op
@@ -60,49 +60,32 @@ class Seen(NamedTuple):
     """The values, weighed by exp(score - logarithm)."""
 
 
-class Region:
-    """The part of all scores that is computed at a time, and what it is computed from: here all."""
+@dataclass(frozen=True)
+class Block:
+    """A region of all scores: some rows, and some keys."""
 
+    rows: slice
+    seen: slice
     is_padded = False
     """True if there may be scores of no key."""
 
     def queries(self, x: UOp) -> UOp:
         """Queries of the region, or other rows of (.., rows, features) that go with them."""
-        return x
-
-    def keys(self, x: UOp) -> UOp:
-        """Keys of the region, or other rows of (.., seen, features) that go with them."""
-        return x
-
-    def scores(self, x: UOp) -> UOp:
-        """Scores of the region, of a matrix (.., rows, seen) of all."""
-        return x
-
-
-@dataclass(frozen=True)
-class Block(Region):
-    """Some rows, and some keys."""
-
-    rows: slice
-    seen: slice
-
-    def queries(self, x: UOp) -> UOp:
-        """Some rows of a matrix."""
         return cut(x, ROW_AXIS, self.rows)
 
     def keys(self, x: UOp) -> UOp:
-        """Some rows of a matrix."""
+        """Keys of the region, or other rows of (.., seen, features) that go with them."""
         return cut(x, ROW_AXIS, self.seen)
 
     def scores(self, x: UOp) -> UOp:
-        """Some rows and columns of a matrix."""
+        """Scores of the region, of a matrix (.., rows, seen) of all."""
         return cut(self.queries(x), COLUMN_AXIS, self.seen)
 
 
 @dataclass(frozen=True)
-class Parts(Region):
-    """All keys in parts of one length, along an axis before rows; the rows of `shared` heads, which
-    have keys in common, as one."""
+class Parts:
+    """The region of all keys in parts of one length, along an axis before rows; the rows of
+    `shared` heads, which have keys in common, as one."""
 
     count: int
     length: int
@@ -142,6 +125,9 @@ class Parts(Region):
         """Zeros behind keys of which there are fewer than parts hold: they are not read."""
         place = len(x.shape) + axis
         return pad(x, place, 0, self.count * self.length - x.shape[place])
+
+
+Region = Block | Parts
 
 
 @dataclass(frozen=True)
@@ -207,94 +193,80 @@ class Weighing:
         softmax = self.softmax
         return shift_of(softmax.total.alu(Op.LOG) + softmax.top, softmax.has_empty_rows)
 
-    def product(self, p: Product, region: Region) -> UOp:
-        """One of the products that A is made of, over a region."""
-        rows, columns = region.queries(matrix(p.rows, -2)), region.keys(matrix(p.columns, -3))
-        return product_of(rows, columns, p.node.dtype)
-
-    def powers(self, region: Region, first: UOp, is_rounded: bool) -> tuple[UOp, UOp]:
-        """The greatest score of each row of a region, and exp of the difference of scores to it,
-        given P of the region."""
-        scores = again(self.softmax.scores, region.scores, {self.first.node: first})
+    def of(self, region: Region) -> Weighing:
+        """The same of a region, as if that were all."""
+        known = {
+            p.node: product_of(
+                region.queries(matrix(p.rows, -2)), region.keys(matrix(p.columns, -3)), p.node.dtype
+            )
+            for p in self.products
+        }
+        scores = again(self.softmax.scores, region.scores, known)
         if region.is_padded:
             there = region.scores(number_like(self.softmax.scores, True, dtypes.bool))
             scores = there.where(scores, number_like(scores, -math.inf))
         top = row_fold(scores, Op.MAX)
         shift = finite(top) if region.is_padded or self.may_hide else top
-        return shift, self.power(scores - repeated(shift, scores), is_rounded)
-
-    def seen(self, region: Region, is_rounded: bool, may_be_empty: bool) -> Seen:
-        """The values weighed over a region; with exact weights where these are not rounded."""
-        first = self.product(self.first, region)
-        shift, power = self.powers(region, first, is_rounded)
-        known = {self.first.node: first}
-        return self.weighed(shift, power, region, known, is_rounded, may_be_empty)
-
-    def weighed(
-        self,
-        shift: UOp,
-        power: UOp,
-        region: Region,
-        known: dict[UOp, UOp],
-        is_rounded: bool,
-        may_be_empty: bool,
-    ) -> Seen:
-        """The values weighed by powers."""
-        # Dividing the weighed values is less work than dividing every weight. The total comes first
-        # in the product, and so do the kernels that it needs: it ties each factor to its piece.
+        power = self.power(scores - repeated(shift, scores), is_rounded=True)
         total = row_fold(power, Op.ADD)
-        inverse = divisor_of(total, may_be_empty).alu(Op.RECIPROCAL)
-        made = self.made if is_rounded else self.made.src[0]
-        weights = again(made, region.scores, known | {self.softmax.node: power})
-        weighed = product_of(weights, turned(region.keys(self.value)), self.last.node.dtype)
-        return Seen(total.alu(Op.LOG) + shift, repeated(inverse, weighed) * weighed)
-
-    def of(self, region: Block) -> Weighing:
-        """The same of some rows and the keys that they see alone."""
-        known = {p.node: self.product(p, region) for p in self.products}
-        _, power = self.powers(region, known[self.first.node], is_rounded=True)
-        total = divisor_of(row_fold(power, Op.ADD), self.softmax.has_empty_rows)
-        known[self.softmax.node] = power / repeated(total, power)
+        divisor = divisor_of(total, self.softmax.has_empty_rows)
+        softmax = Softmax(
+            power / repeated(divisor, power), scores, power, top, shift, total, divisor
+        )
+        known[self.softmax.node] = softmax.node
         made = again(self.made, region.scores, known)
-        made, cut = (turned(made), region.queries) if self.is_turned else (made, region.keys)
-        found = weighing_at(product_of(made, turned(cut(self.value)), self.last.node.dtype))
-        assert found is not None, "it is written like the whole"
-        return found
+        value = (region.queries if self.is_turned else region.keys)(self.value)
+        node = product_of(self.turn(made), turned(value), self.last.node.dtype)
+        first, last = product_at(known[self.first.node]), product_at(node)
+        assert first is not None, "it is written like that of all"
+        assert last is not None, "it is written like that of all"
+        return Weighing(softmax, first, made, last, self.is_turned)
+
+    def turn(self, x: UOp) -> UOp:
+        """A matrix (.., rows, seen) as the product takes it."""
+        return turned(x) if self.is_turned else x
 
     def power(self, difference: UOp, is_rounded: bool) -> UOp:
-        """exp of scores less their shift."""
+        """exp of scores less their shift; as a device approximates it where nothing is rounded."""
         exact = self.softmax.power.arg
         return UOp(Op.EXP, difference.dtype, (difference,), exact if is_rounded else APPROXIMATE)
 
-    def slopes(self, region: Block, logarithm: UOp, is_rounded: bool, anew: Again) -> UOp:
-        """A over a region, of whose rows logarithms are given; turned if the product is."""
-        turn = turned if self.is_turned else same
+    def seen(self, is_rounded: bool, may_be_empty: bool) -> Seen:
+        """The values weighed; with exact weights where these are not rounded."""
+        # Dividing the weighed values is less work than dividing every weight. The total comes first
+        # in the product, and so do the kernels that it needs: it ties each factor to its piece.
+        power = self.power(self.softmax.power.src[0], is_rounded)
+        total = row_fold(power, Op.ADD)
+        inverse = divisor_of(total, may_be_empty).alu(Op.RECIPROCAL)
+        made = self.made if is_rounded else self.made.src[0]
+        weights = again(made, same, {self.softmax.node: power})
+        weighed = product_of(weights, turned(self.value), self.last.node.dtype)
+        logarithm = total.alu(Op.LOG) + self.softmax.shift
+        return Seen(logarithm, repeated(inverse, weighed) * weighed)
+
+    def gradient(self, logarithm: UOp, is_rounded: bool, anew: Again) -> UOp:
+        """The product, given the logarithms of rows."""
         products = {p.node: p for p in self.products[1:]}
 
         def product(p: Product, anew: Again | None = None) -> UOp:
-            a, b = region.queries(matrix(p.rows, -2)), region.keys(matrix(p.columns, -3))
+            a, b = matrix(p.rows, -2), matrix(p.columns, -3)
             if anew is not None:
                 a, b = (a, -b) if self.is_turned else (-a, b)
             if self.is_turned and anew is not Again.APART:
                 found = product_of(b, a, p.node.dtype)
             else:
-                found = turn(product_of(a, b, p.node.dtype))
+                found = self.turn(product_of(a, b, p.node.dtype))
             return found if anew is None else -found
 
         def end(node: UOp) -> UOp:
-            return product(products[node]) if node in products else turn(region.scores(node))
+            return product(products[node]) if node in products else self.turn(node)
 
         known = {self.first.node: product(self.first, anew)}
         scores = again(self.softmax.scores, end, known)
-        shift = turn(moved(Op.EXPAND, logarithm, (*logarithm.shape[:-1], length_of(region.seen))))
+        shift = self.turn(moved(Op.EXPAND, logarithm, self.softmax.scores.shape))
         known[self.softmax.node] = (scores - shift).alu(Op.EXP)
-        return again(self.made if is_rounded else self.made.src[0], end, known)
-
-    def gradient(self, region: Block, logarithm: UOp, is_rounded: bool, anew: Again) -> UOp:
-        """The product over a region, of whose rows logarithms are given."""
-        value = region.queries(self.value) if self.is_turned else region.keys(self.value)
-        slopes = self.slopes(region, logarithm, is_rounded, anew)
-        return product_of(slopes, turned(value), self.last.node.dtype)
+        slopes = again(self.made if is_rounded else self.made.src[0], end, known)
+        return product_of(slopes, turned(self.value), self.last.node.dtype)
 
 
 def weighing_at(node: UOp) -> Weighing | None:
@@ -374,11 +346,6 @@ def mean_of(parts: Seen, may_be_empty: bool) -> Seen:
     return Seen(logarithm, weighed)
 
 
-def length_of(some: slice) -> int:
-    """The number of rows or keys."""
-    return int(some.stop - some.start)
-
-
 def same(x: UOp) -> UOp:
     """A value as it is."""
     return x
@@ -388,11 +355,6 @@ def cut(x: UOp, axis: int, some: slice) -> UOp:
     """Some rows or columns of matrices; all if there is one, which stands for each."""
     place = len(x.shape) + axis
     return narrow(x, place, some.start, some.stop)
-
-
-def beside(parts: Sequence[UOp]) -> UOp:
-    """Matrices one below another."""
-    return parts[0] if len(parts) == 1 else concatenate(parts, len(parts[0].shape) + ROW_AXIS)
 
 
 def repeated(x: UOp, like: UOp) -> UOp:
