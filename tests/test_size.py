@@ -26,7 +26,7 @@ BUDGETS: Final = {
     "tinycore/cli": 9_788,
     "tinycore/device": 20_223,
     "tinycore/engine": 21_069,
-    "tinycore/lower": 46_609,
+    "tinycore/lower": 46_139,
     "tinycore/lower/steps": 13_069,
     "tinycore/lower/strategies": 25_873,
     "tinycore/linalg": 7_467,
@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_692,
     "tinycore/nn/optim": 8_351,
     "tinycore/render": 17_938,
-    "tinycore/schedule": 62_713,
+    "tinycore/schedule": 62_073,
     "tinycore/tensor": 13_600,
     "tinycore/tensor/autograd": 8_370,
     "tinycore/tensor/capture": 15_392,
@@ -42,7 +42,7 @@ BUDGETS: Final = {
     "tinycore/tensor/interop": 7_430,
     "tinycore/tensor/methods": 57_457,
     "tinycore/tensor/storage": 11_655,
-    "tinycore/uop": 44_730,
+    "tinycore/uop": 44_510,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 476_009
+SUM: Final = 474_679
 """The budgets of the core together."""
-FLOORS: Final = 438_037
+FLOORS: Final = 436_707
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -17,7 +17,6 @@ Floor 3'. The files, in the order in which a kernel passes them:
 - `expand.py`, `merge_reductions.py`, `register_transpose.py`, `lanes.py`: unrolled loops, lanes
 - `cooperative.py`: what the threads of a workgroup reduce and fill together
 - `predicate.py`: gates of loads and stores
-- `online.py`: folds that take one pass although they depend on each other
 - `registers.py`: accumulators, `dims.py`: launch indices, `align.py`, `image_access.py`: accesses
 - `dtypes.py`, `math.py`, `elementary.py`, `scalars.py`: what the target lacks
 - `hints.py`: non-temporal stores and prefetching

@@ -77,9 +77,9 @@ def fold_balanced(values: list[UOp], op: Op) -> UOp:
     return values[0]
 
 
-def loops_of(total: UOp) -> list[UOp]:
+def loops_of(total: UOp) -> tuple[UOp, ...]:
     """The loops that a REDUCE or an END closes."""
-    return [s for s in total.src[1:] if s.op is Op.RANGE]
+    return tuple([s for s in total.src[1:] if s.op is Op.RANGE])
 
 
 def values_of(total: UOp) -> list[UOp]:
@@ -92,7 +92,7 @@ def form_of(counter: UOp) -> tuple[UOp, AxisKind]:
     return counter.src[0], counter.arg.kind
 
 
-def is_filled_in(loops: list[UOp], total: UOp) -> bool:
+def is_filled_in(loops: Iterable[UOp], total: UOp) -> bool:
     """True if memory is filled again in each step of some loops."""
     nodes = total.toposort(lambda n: not n.ranges.isdisjoint(loops) or n is total)
     return any(n.op is Op.AFTER and not n.ranges.isdisjoint(loops) for n in nodes)

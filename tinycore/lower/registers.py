@@ -4,6 +4,12 @@ Floor 3'. A REDUCE becomes: set the accumulator, run the loops adding to it, rea
 over the same loops at the same place share one pass over these loops, whatever the number of
 accumulators. A SCAN becomes: set the accumulator before the loop, add to it and read it in each
 step.
+
+A loop that a plan marks by Part.ONLINE (`steps/chain.py`) is one pass also for a maximum and sums
+that depend on it, as in online softmax: exp(s - m) == exp(s - m') * exp(m' - m), so a sum that was
+taken with the maximum so far, m', is rescaled when a greater one is found (M. Milakov &
+N. Gimelshein, "Online normalizer calculation for softmax", 2018). A maximum of -inf is subtracted
+as 0: its steps add nothing. A NaN remains a NaN.
 """
 
 from __future__ import annotations
@@ -12,10 +18,12 @@ from collections import defaultdict
 from itertools import count
 
 from tinycore.lower.fragments import added
+from tinycore.lower.lanes import lanes_of
 from tinycore.lower.loops import closer_of, initialized, new_register, numbered, value_after
-from tinycore.lower.online import fold_online, is_online
+from tinycore.lower.merge_reductions import loops_of, values_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op, Part, neutral_element
+from tinycore.uop.op import APPROXIMATE, Op, Part, neutral_element
+from tinycore.uop.proportional import LOG2_E, finite
 
 LOOPS_WITH_VALUE = (Op.REDUCE, Op.ITERATE)
 """Ops that run loops and have a value after them."""
@@ -23,9 +31,9 @@ LOOPS_WITH_VALUE = (Op.REDUCE, Op.ITERATE)
 Nest = tuple[tuple[UOp, ...], frozenset[UOp], int]
 
 
-def loops_of(reduce: UOp) -> tuple[UOp, ...]:
-    """The loops a REDUCE closes."""
-    return tuple(s for s in reduce.src[1:] if s.op is Op.RANGE)
+def is_online(reduce: UOp) -> bool:
+    """True if a loop of a reduction is marked as one pass."""
+    return any(r.arg.number[-1] is Part.ONLINE for r in loops_of(reduce))
 
 
 def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
@@ -44,11 +52,13 @@ def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
 def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
     """The reductions of a kernel, grouped by shared passes, inner ones first."""
     found = (n for n in kernel.toposort() if n.op in LOOPS_WITH_VALUE)
-    reduces = [n for n in found if not is_online(n)]
-    depth = reduction_depths(reduces)
+    depth = reduction_depths([*found])
+    online = {loops_of(n): n for n in depth if is_online(n)}
     nests: dict[Nest, list[UOp]] = defaultdict(list)
-    for reduce in reduces:
-        nests[loops_of(reduce), reduce.ranges, depth[reduce]].append(reduce)
+    for reduce in depth:
+        last = online.get(loops_of(reduce))  # depends on the others
+        place = (reduce.ranges, depth[reduce]) if last is None else (frozenset(), depth[last])
+        nests[loops_of(reduce), *place].append(reduce)
     return dict(sorted(nests.items(), key=lambda nest: nest[0][2]))
 
 
@@ -76,12 +86,12 @@ def reduce_to_registers(kernel: UOp) -> UOp:
     """The kernel with every REDUCE turned into loops over registers."""
     kernel = passes_apart(kernel)
     done: dict[UOp, UOp] = {}
-    for (loops, outside, _), members in nests_of(kernel).items():
-        done |= one_pass(members, loops, outside, done)
+    for (loops, _, _), members in nests_of(kernel).items():
+        done |= one_pass(members, loops, done)
     for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
         around = loops_around(scan.src[1], kernel)
         done[scan] = accumulate_scan(scan, around, len(done), done)
-    return fold_online(with_recurrences(kernel.substitute(done)))
+    return with_recurrences(kernel.substitute(done))
 
 
 def with_recurrences(kernel: UOp) -> UOp:
@@ -132,30 +142,49 @@ def accumulate_scan(scan: UOp, around: list[UOp], number: int, done: dict[UOp, U
     return value_after(register, inside.store(total))
 
 
-def one_pass(
-    members: list[UOp],
-    loops: tuple[UOp, ...],
-    outside: frozenset[UOp],
-    done: dict[UOp, UOp],
-) -> dict[UOp, UOp]:
+def one_pass(members: list[UOp], loops: tuple[UOp, ...], done: dict[UOp, UOp]) -> dict[UOp, UOp]:
     """Reductions that share loops, each with the expression of its value."""
-    order = sorted(outside, key=lambda r: r.arg.number)
-    updates: list[UOp] = []
-    registers: list[tuple[UOp, UOp]] = []
+    outside = sorted(UOp.sink(*members).ranges, key=lambda r: r.arg.number)
     reduces = [m for m in members if m.op is Op.REDUCE]
-    replaced = dict(zip(reduces, UOp.sink(*reduces).substitute(done).src, strict=True))
+    bodies = dict(zip(reduces, UOp.sink(*reduces).substitute(done).src, strict=True))
+    register = {m: new_register(m.dtype, len(done) + n) for n, m in enumerate(members)}
+    inside = {m: initialized(register[m], first_value(m, done), outside, loops) for m in members}
+    so_far = {m: inside[m].load(m.dtype) for m in members}
+    tops = {
+        m: accumulated(body, so_far[m])
+        for m, body in bodies.items()
+        if m.arg is Op.MAX and is_online(m)
+    }
+    updates: list[UOp] = []
     for member in members:
-        register = new_register(member.dtype, len(done) + len(registers))
-        inside = initialized(register, first_value(member, done), order, loops)
-        value = inside.load(member.dtype)
-        if member in replaced:
-            total = accumulated(replaced[member], value)
-        else:
-            total = following(member, value, done)
-        updates.append(inside.store(total))
-        registers.append((member, register))
+        total, body = so_far[member], bodies.get(member)
+        if body is None:
+            updates.append(inside[member].store(following(member, total, done)))
+        elif member not in tops:
+            for top in [n for n in tops if n in member.toposort()]:
+                shift, greatest = finite(tops[top]), bodies[top]
+                total *= scale_of(so_far[top] - shift, body)
+                body = body.substitute({greatest: shift, finite(greatest): shift})
+            updates.append(inside[member].store(accumulated(body, total)))
+    for top, greatest in tops.items():  # last: sums need the maximum from before the step
+        memory, *place = inside[top].src
+        updates.append(inside[top].with_src((memory.after(*updates), *place)).store(greatest))
     end = UOp.group(*updates).end(*loops)
-    return {member: value_after(register, end) for member, register in registers}
+    return {m: value_after(register[m], end) for m in members}
+
+
+def scale_of(difference: UOp, total: UOp) -> UOp:
+    """The factor of a sum: exp of a difference of maxima, by the same function as in its terms, for
+    each element that a lane holds."""
+    if any(n.op is Op.EXP2 and n.arg == APPROXIMATE for n in total.toposort()):
+        argument = difference * difference.const_like(LOG2_E)
+        scale = UOp(Op.EXP2, difference.dtype, (argument,), APPROXIMATE)
+    else:
+        scale = UOp(Op.EXP, difference.dtype, (difference,))
+    if scale.dtype is total.dtype:
+        return scale
+    unit = next(n.arg for n in total.src if n.op is Op.MATRIX)
+    return lanes_of(scale, unit.fragment("out").map.rows)
 
 
 def first_value(node: UOp, done: dict[UOp, UOp]) -> UOp:
@@ -167,7 +196,7 @@ def first_value(node: UOp, done: dict[UOp, UOp]) -> UOp:
 
 def accumulated(reduce: UOp, value: UOp) -> UOp:
     """The accumulator after one step of a REDUCE."""
-    for operand in (s for s in reduce.src if s.op is not Op.RANGE):
+    for operand in values_of(reduce):
         value = added(value, operand, reduce.arg)
     return value
 

@@ -2,8 +2,8 @@
 
 Floor 3. A product that reads weights is R = A @ V, where A is made of W = softmax(S) by elementwise
 steps, and S of P = Q @ K.T. Over some rows and keys it is computed from parts of Q, K and V, and
-results are combined by their maxima and totals (M. Milakov & N. Gimelshein, "Online normalizer
-calculation for softmax", 2018). Gradients are such products as well: of queries, A = dS and V = K;
+results are combined by the logarithms of their totals (T. Dao et al., "Flash-Decoding for
+long-context inference", 2023). Gradients are such products as well: of queries, A = dS and V = K;
 of keys and values, A has keys in rows. Which regions are computed is up to `attention.py`.
 """
 
@@ -189,7 +189,7 @@ class Weighing:
 
     @property
     def logarithm(self) -> UOp:
-        """What is taken off the scores of each row, so that weights are exp of the difference."""
+        """The shift of the scores of each row: weights are exp of the difference."""
         softmax = self.softmax
         return shift_of(softmax.total.alu(Op.LOG) + softmax.top, softmax.has_empty_rows)
 
@@ -291,14 +291,14 @@ def weighing_at(node: UOp) -> Weighing | None:
 
 
 def shift_of(logarithm: UOp, has_empty_rows: bool) -> UOp:
-    """What is taken off scores for weights: inf where nothing is seen, so that these are 0."""
+    """The shift of scores whose powers are weights: inf where nothing is seen, so these are 0."""
     if not has_empty_rows:
         return logarithm
     is_empty = logarithm.eq(number_like(logarithm, -math.inf))
     return is_empty.where(number_like(logarithm, math.inf), logarithm)
 
 
-def combined(
+def weights_of_parts(
     logarithms: Sequence[UOp], fold: Callable[[Op, Sequence[UOp]], UOp], may_be_empty: bool
 ) -> tuple[UOp, list[UOp]]:
     """The logarithm of all parts of the keys, and the weight of each part, as by a softmax."""
@@ -309,7 +309,7 @@ def combined(
     return total.alu(Op.LOG) + top, [power * repeated(inverse, power) for power in powers]
 
 
-def in_order(op: Op, values: Sequence[UOp]) -> UOp:
+def one_by_one(op: Op, values: Sequence[UOp]) -> UOp:
     """The fold of some values."""
     return functools.reduce(lambda a, b: a.alu(op, b), values)
 
@@ -327,9 +327,9 @@ def with_more(seen: Seen, more: Seen, may_be_empty: bool) -> Seen:
     time.
     """
     parts = seen, more
-    logarithm, weights = combined([n.logarithm for n in parts], in_order, may_be_empty)
+    logarithm, weights = weights_of_parts([n.logarithm for n in parts], one_by_one, may_be_empty)
     means = [repeated(w, n.mean) * n.mean for w, n in zip(weights, parts, strict=True)]
-    return in_memory(Seen(logarithm, in_order(Op.ADD, means)))
+    return in_memory(Seen(logarithm, one_by_one(Op.ADD, means)))
 
 
 def mean_of(parts: Seen, may_be_empty: bool) -> Seen:
@@ -338,7 +338,7 @@ def mean_of(parts: Seen, may_be_empty: bool) -> Seen:
     *outer, count, rows, _ = parts.logarithm.shape
     logarithms = turned(moved(Op.RESHAPE, parts.logarithm, (*outer, count, rows)))
     logarithms, means = logarithms.alu(Op.CONTIGUOUS), parts.mean.alu(Op.CONTIGUOUS)
-    logarithm, (weights,) = combined(
+    logarithm, (weights,) = weights_of_parts(
         [logarithms], lambda op, values: row_fold(values[0], op), may_be_empty
     )
     weights = moved(Op.RESHAPE, turned(weights.alu(Op.CONTIGUOUS)), parts.logarithm.shape)

@@ -2,7 +2,7 @@
 
 Floor 1. exp(s - m) == exp(s - m') * exp(m' - m), so a sum of such terms that was taken with m'
 gives that with m by one product. The fold over a loop of the maximum, and those of sums that depend
-on it so, need no pass each (`lower/online.py`).
+on it so, need no pass each (`lower/registers.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ must be operand `a` as they are, or once lanes have exchanged elements. Adjacent
 steps of the second product.
 
 If the loop between the products is split into blocks, all reductions over it are done in one pass
-over the blocks (`online.py`), so that only one block of scores exists at a time.
+over the blocks (`registers.py`), so that only one block of scores exists at a time.
 """
 
 from __future__ import annotations
