@@ -26,6 +26,10 @@ SCATTER_CYCLES: Final = 3
 """Extra cost of an access of scattered lanes over one of contiguous lanes."""
 SHUFFLE_CYCLES: Final = 0.25
 """Extra cost of an access whose lanes are shuffled out of two vectors."""
+PACK_CYCLES: Final = 24
+"""Extra cost of packing a vector across the rows of an operand, in accesses, where other lanes need
+no packing: the weights of a convolution over 49 places are packed for more than half of the time of
+its products."""
 AMORTIZED_STEPS: Final = 16
 """Steps of a reduction among which the cost of work done once after it is divided, at most."""
 HORIZONTAL_STEPS: Final = 6
@@ -183,47 +187,52 @@ def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
     gathers = any((facts.stride(n, axis) or 0) > LONGEST_STRIDE for n in read)
     once = 1 / min(facts.longest_reduction, AMORTIZED_STEPS) if shares or gathers else 1.0
     stored = set(facts.stored)
+    wide = [r for r in facts.outputs if r is not axis and r.extent >= lanes]
+    suited = ((n, r) for n in read for r in wide if facts.stride(n, r) == 1)
+    others = not all(facts.is_window(n, r) for n, r in suited)
     for access in facts.accesses:
-        stride = facts.stride(access, axis)
+        stride, is_loaded = facts.stride(access, axis), access not in stored
         strided = stride is not None and 1 < stride <= LONGEST_STRIDE
-        strided = strided and (access not in stored or bool(facts.interleaved(access, axis)))
+        strided = strided and (is_loaded or facts.interleaved(access, axis) != [])
+        is_shared = shares and access in read
         weight = 1 if access in read else once
-        if stride == 1 or (access not in stored and can_be_packed(facts, limits, access, axis)):
+        again = is_loaded and reads_if_packed(facts, limits, access, axis)
+        if stride == 1:
             total += weight
-            if shares and access in read and stride == 1 and facts.is_window(access, axis):
+            if is_shared and facts.is_window(access, axis):
                 total -= SHUFFLE_CYCLES  # vectors of a window start anywhere in a cache line
+        elif again:
+            total += weight - others * PACK_CYCLES / again
         elif strided:
             total -= SHUFFLE_CYCLES * (1 - once)
-        elif access not in stored and facts.repeats(access, axis, lanes):
+        elif is_loaded and facts.repeats(access, axis, lanes):
             total += 1 - SHUFFLE_CYCLES
         elif stride != 0:
             # A scattered store takes as long as two vectors' worth of steps of the reduction.
-            rare = min(1.0, 2 * lanes / facts.longest_reduction)
-            total -= SCATTER_CYCLES * (rare if access in stored else weight)
-        elif shares and access in read:
+            often = weight if is_loaded else min(1.0, 2 * lanes / facts.longest_reduction)
+            total -= SCATTER_CYCLES * often
+        elif is_shared:
             total += 1
         if len(access.src) > 2 and axis in access.src[2].ranges:
             total -= SCATTER_CYCLES
     return total
 
 
-def can_be_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) -> bool:
-    """True if the operand of a load will be packed along an output loop, whatever its stride."""
-    outputs, ranges = facts.outputs, access.src[1].ranges
-    if not facts.is_cuttable or axis not in outputs or ranges.isdisjoint(facts.reduced):
-        return False
-    rows = [r for r in outputs if r not in ranges]
-    again = math.prod(r.extent for r in rows)
-    others = [r for r in outputs if r in ranges and r is not axis]
-    # It is packed right outside the loops over rows: all loops of its address must be further out.
-    if others and rows and outputs.index(others[-1]) > outputs.index(rows[-1]):
-        return False
+def reads_if_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) -> int:
+    """Number of reads of each element of an operand that is packed along an output loop, whatever
+    its stride; 0 if it is not packed."""
+    ranges, others = access.src[1].ranges, [r for r in facts.outputs if r is not axis]
+    if not facts.is_cuttable or axis not in facts.outputs or ranges.isdisjoint(facts.reduced):
+        return 0
+    again = math.prod(r.extent for r in others if r not in ranges)
     depth = math.prod(r.extent for r in facts.reduced) * limits.vector_bytes
-    return (
+    return again * (
         facts.stride(access, axis) not in (0, None)
         and len(access.src) == 2
         and not facts.is_window(access, axis)
         and again >= MOST_ROWS * LEAST_REUSE
+        # right outside the loops over rows: all loops of its address must be further out
+        and others[-1] not in ranges
         and PANEL_VECTORS * depth <= 2 * limits.cache_bytes
     )
 

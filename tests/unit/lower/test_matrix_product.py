@@ -259,6 +259,18 @@ def test_lanes_go_along_panels_however_much_lies_along_the_sums(columns: int) ->
     assert len(stages_of(plan_for(ast, AVX2))) == 1
 
 
+def test_weights_that_few_places_read_are_not_packed() -> None:
+    """Vectors along 49 places are three quarters full, which is cheaper than to pack 160 x 960."""
+    x, weight = Tensor.empty(1, 960, 7, 7, device="PYTHON"), Tensor.empty(160, 960, 1, 1)
+    ast: UOp = x.conv2d(weight.to("PYTHON")).schedule()[-1].ast
+    plan = plan_for(ast, AVX512)
+    lanes = {
+        r.arg.number[0] for r in counters(apply_plan(ast, plan)) if r.arg.kind is AxisKind.VECTOR
+    }
+
+    assert (lanes, stages_of(plan)) == ({3}, [])
+
+
 def test_lanes_go_along_sums_where_panels_would_be_half_empty() -> None:
     ast = products_added(96, 512, 9)
     tiled = apply_plan(ast, plan_for(ast, AVX2))
