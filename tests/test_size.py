@@ -26,9 +26,9 @@ BUDGETS: Final = {
     "tinycore/cli": 9_788,
     "tinycore/device": 20_223,
     "tinycore/engine": 21_069,
-    "tinycore/lower": 46_158,
+    "tinycore/lower": 46_070,
     "tinycore/lower/steps": 13_069,
-    "tinycore/lower/strategies": 25_873,
+    "tinycore/lower/strategies": 25_565,
     "tinycore/linalg": 7_467,
     "tinycore/nn": 16_356,
     "tinycore/nn/files": 14_692,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_679
+SUM: Final = 474_283
 """The budgets of the core together."""
-FLOORS: Final = 436_707
+FLOORS: Final = 436_311
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
