@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, dropwhile
 from threading import RLock
 from time import perf_counter
 from types import MappingProxyType
@@ -212,11 +212,8 @@ class CapturedStep:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
             is_observed = is_observed or trace_run.is_on(values)
-        noting: list[Any] = []
-        if profilers and not is_observed:
-            for profiler in profilers:
-                noting.append(profiler.unobserved(self))  # noqa: PERF401  quicker by some us
-            is_observed = None in noting
+        noting = [] if is_observed else [p.unobserved(self) for p in profilers]
+        is_observed = is_observed or None in noting
         with self.lock:
             if self.repeated:
                 self.repeat()
@@ -274,7 +271,9 @@ class CapturedStep:
         numbers: Mapping[str, int],
     ) -> Pieces:
         """The step in pieces, of which it copies some of what it overwrites."""
-        count = self.count_before_writes(self.overwritten.difference(copied))
+        written = self.overwritten.difference(copied)
+        late = dropwhile(lambda i: written.isdisjoint(map(base_buffer, i.results)), self.items)
+        count = len(self.items) - len([*late])
         size = 1 + int(len(self.items) * PIECE_SECONDS / self.seconds)
         pieces = [self.items[n : min(n + size, count)] for n in range(0, count, size)]
         early = [part for piece in pieces for part in graph_parts(piece, numbers, exchange)]
@@ -286,13 +285,6 @@ class CapturedStep:
         by_size = sorted(self.overwritten, key=lambda b: b.nbytes)
         totals = zip(by_size, accumulate(b.nbytes for b in by_size), strict=True)
         return [b for b, total in totals if total <= self.seconds * COPIED_BYTES_PER_SECOND]
-
-    def count_before_writes(self, memory: frozenset[Buffer]) -> int:
-        """The number of launches before the first that overwrites some of the memory."""
-        for number, item in enumerate(self.items):
-            if not memory.isdisjoint(map(base_buffer, item.results)):
-                return number
-        return len(self.items)
 
     def repeat(self) -> None:
         """Do the host's part of a replay."""

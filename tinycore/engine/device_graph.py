@@ -84,7 +84,9 @@ class HeldLaunches:
             for number in changed:
                 buffer, need = buffers[number], self.needs[number]
                 if need > 1 and buffer.alignment < need:
-                    return self.run_singly(exchange, values)
+                    for item in self.items:
+                        Single(item).run(exchange, values)
+                    return
                 # An interrupt between the places leaves UNSET, so that the next run sets them
                 # all.
                 handle, handles[number] = buffer.handle, UNSET
@@ -99,12 +101,6 @@ class HeldLaunches:
                 self.numbers[name] = values[name]
         self.graph()
         GlobalCounters.count(self.estimate, self.launches)
-        return None
-
-    def run_singly(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
-        """Launch one by one, where a buffer is not aligned as the graph needs."""
-        for item in self.items:
-            Single(item).run(exchange, values)
 
 
 @dataclass(frozen=True)

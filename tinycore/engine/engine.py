@@ -252,9 +252,11 @@ class Engine:
                     launch(runner, bufs, values, step.metadata)
             then(computed)
         if recordings and varying is None and not bound.cached:
-            for view in bound.temporary:  # replays have other memory: held, these would add up
-                view.deallocate()
-                base_buffer(view).deallocate()
+            recording = recordings.innermost
+            shown = {b for node, b in recording.persistent if node() is not None} | recording.held
+            gone = [b for _, b in recording.persistent if b not in shown]
+            for memory in (*bound.temporary, *map(base_buffer, bound.temporary), *gone):
+                memory.deallocate()  # replays have other memory: held, these would add up
         return computed
 
     def finish(self) -> None:

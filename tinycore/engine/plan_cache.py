@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from functools import cache as once
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from tinycore import cache
@@ -45,19 +43,10 @@ class TunedPlan:
         return self.before / self.seconds if self.seconds else 1.0
 
 
-@once
-def our_version() -> str:
-    """The version of this package."""
-    try:
-        return version("tinycore")
-    except PackageNotFoundError:
-        return "source"
-
-
 def plan_key(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> str:
     """The cache key."""
     words = (
-        f"tinycore {our_version()}, edition {EDITION}",
+        f"edition {EDITION}",
         f"{device.backend.name} {toolchain.name} {toolchain.arch}",
         toolchain.compiler.key,
         repr(toolchain.renderer.limits),

@@ -168,6 +168,8 @@ class Recording:
     """Memory of intermediate results, which no tensor shows."""
     persistent: list[tuple[weakref.ref[UOp], Buffer]] = field(default_factory=list)
     """Memory that tensors may show, with the nodes by which they do."""
+    held: set[Buffer | None] = field(default_factory=set)
+    """Memory that other nodes may show: of which launches use views, or which they write again."""
     repeated: list[Repeated] = field(default_factory=list)
     """Host actions to repeat before each replay, in this order."""
     host: list[Hashable] = field(default_factory=list)
@@ -188,6 +190,8 @@ class Recording:
     def note(self, item: ExecItem) -> None:
         """A launch that is about to happen."""
         self.written.update(b.base or b for b in item.results)
+        self.held.update(b for b in item.results if b.is_allocated)
+        self.held.update(b.base for b in item.bufs)
         if not self.holds:
             item = ExecItem(item.runner, ())
         self.items.append(item)

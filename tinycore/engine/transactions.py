@@ -131,7 +131,11 @@ class Transaction:
         given = {
             node: memory
             for node, memory in self.computed.replaced.items()
-            if missing.isdisjoint(base_buffer(buffer_of(b)) for b in memory_in(memory))
+            if missing.isdisjoint(
+                base_buffer(buffer_of(each))
+                for each in memory.toposort()
+                if each.op in (Op.BUFFER, Op.BUFFER_VIEW)
+            )
         }
         self.on_result(Realized(given, {}))
 
@@ -161,11 +165,6 @@ def all_or_none(
                 buffer.copy_from(copy)
             log.clear()
         raise
-
-
-def memory_in(node: UOp) -> list[UOp]:
-    """The BUFFERs and views below a node."""
-    return [n for n in node.toposort() if n.op in (Op.BUFFER, Op.BUFFER_VIEW)]
 
 
 def base_buffer(buffer: Buffer) -> Buffer:

@@ -424,3 +424,46 @@ def test_a_gradient_that_was_left_on_several_devices_is_that_of_its_call() -> No
 
     assert bias.grad is not None
     assert bias.grad.tolist() == [5.0] * 4
+
+
+def test_a_capture_holds_no_inputs_of_layers_that_are_done() -> None:
+    size, layers = 1 << 16, 12
+
+    @TinyJit
+    def network(x: Tensor) -> Tensor:
+        for number in range(layers):
+            x = (x * 1.5 + number).realize()
+        return x
+
+    x = Tensor.ones(size).contiguous().realize()
+    wanted = network(x).numpy()
+    gc.collect()
+    before = GlobalCounters.mem_used
+    GlobalCounters.reset()
+
+    found = network(x)
+
+    assert GlobalCounters.mem_peak - before <= 4 * 4 * size
+    assert numpy.array_equal(found.numpy(), wanted)
+    assert numpy.array_equal(network(x).numpy(), wanted)
+
+
+def test_parts_and_versions_of_what_a_function_drops_are_replayed() -> None:
+    @TinyJit
+    def network(x: Tensor) -> Tensor:
+        y = (x + 1).realize()
+        part = y[1:3]  # a view of memory that nothing else shows soon
+        z = (part * 2).realize()
+        del y
+        filler = [(x * n).realize() for n in range(3)]  # would take memory that was freed
+        w = (x * 3).realize()
+        w += 1
+        w.realize()
+        w[:1] = 7
+        total = (part.sum() + z.sum() + w.sum()).realize()
+        del part, z, w
+        return (total + Tensor.cat(*filler).sum()).realize()
+
+    for number in range(6):
+        found = network(host(number, 2, 3, 4)).item()
+        assert found == 7 + 14 + (7 + 7 + 10 + 13) + 3 * (number + 9)
