@@ -23,26 +23,26 @@ BUDGETS: Final = {
     "tinycore": 20_120,
     "tinycore/array_api": 10_902,
     "tinycore/builtin": 14_513,
-    "tinycore/cli": 9_788,
-    "tinycore/device": 20_223,
-    "tinycore/engine": 21_069,
-    "tinycore/lower": 46_070,
+    "tinycore/cli": 9_767,
+    "tinycore/device": 20_197,
+    "tinycore/engine": 20_936,
+    "tinycore/lower": 46_158,
     "tinycore/lower/steps": 13_069,
-    "tinycore/lower/strategies": 25_565,
+    "tinycore/lower/strategies": 25_873,
     "tinycore/linalg": 7_467,
-    "tinycore/nn": 16_356,
-    "tinycore/nn/files": 14_692,
-    "tinycore/nn/optim": 8_351,
+    "tinycore/nn": 16_221,
+    "tinycore/nn/files": 14_610,
+    "tinycore/nn/optim": 8_323,
     "tinycore/render": 17_938,
     "tinycore/schedule": 62_073,
-    "tinycore/tensor": 13_600,
-    "tinycore/tensor/autograd": 8_360,
+    "tinycore/tensor": 13_538,
+    "tinycore/tensor/autograd": 8_630,
     "tinycore/tensor/capture": 15_383,
     "tinycore/tensor/guards": 7_689,
-    "tinycore/tensor/interop": 7_430,
-    "tinycore/tensor/methods": 57_457,
-    "tinycore/tensor/storage": 11_655,
-    "tinycore/uop": 44_510,
+    "tinycore/tensor/interop": 7_413,
+    "tinycore/tensor/methods": 57_369,
+    "tinycore/tensor/storage": 12_000,
+    "tinycore/uop": 44_480,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_283
+SUM: Final = 474_679
 """The budgets of the core together."""
-FLOORS: Final = 436_311
+FLOORS: Final = 436_707
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

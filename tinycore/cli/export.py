@@ -34,6 +34,8 @@ from tinycore.uop.op import Op
 
 __all__ = ["add", "export", "run"]
 
+Tensors = Mapping[str, Tensor]
+
 WEIGHTS = "weights.safetensors"
 EXAMPLE = "example.safetensors"
 
@@ -82,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def made(reference: str) -> tuple[Callable[..., Any], Mapping[str, Tensor]]:
+def made(reference: str) -> tuple[Callable[..., Any], Tensors]:
     """Result of the function that `reference` names. Raises ArgumentError."""
     place, _, name = reference.rpartition(":")
     if not place or not name:
@@ -135,7 +137,7 @@ def exporters() -> list[str]:
 
 def export(
     function: Callable[..., Any],
-    inputs: Mapping[str, Tensor],
+    inputs: Tensors,
     backend: str,
     folder: Path,
     arch: str = "",
@@ -211,7 +213,7 @@ def named(found: Any) -> dict[str, Tensor]:
     raise ArgumentError(f"the model must return tensors, not {type(found).__name__}")
 
 
-def results_of(function: Callable[..., Any], examples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def results_of(function: Callable[..., Any], examples: Tensors) -> dict[str, Tensor]:
     """The results of a model by name, over memory of all that was there before it was called, such
     as weights of a closure that nothing has computed yet.
 
@@ -244,7 +246,7 @@ def results_of(function: Callable[..., Any], examples: Mapping[str, Tensor]) -> 
     return results
 
 
-def apart(roots: Sequence[UOp], state: Mapping[str, Tensor]) -> tuple[list[UOp], dict[str, Tensor]]:
+def apart(roots: Sequence[UOp], state: Tensors) -> tuple[list[UOp], dict[str, Tensor]]:
     """Graphs and the state of a model, where views of memory without a name are replaced by copies.
 
     So each is a weight of its name and shape. Views of memory that the model writes, or reads
@@ -269,7 +271,7 @@ def is_whole(tensor: Tensor) -> bool:
     return graph.is_buffer(tensor.uop) and memory(tensor).base is None
 
 
-def shaped(tensors: Mapping[str, Tensor]) -> dict[str, Shaped]:
+def shaped(tensors: Tensors) -> dict[str, Shaped]:
     """The memory and the shape of realized tensors."""
     return {name: (memory(x), x.shape) for name, x in tensors.items()}
 
@@ -285,7 +287,7 @@ def memory(tensor: Tensor) -> Buffer:
 
 
 def constants(
-    state: Mapping[str, Tensor], read: list[Buffer], others: list[Shaped]
+    state: Tensors, read: list[Buffer], others: list[Shaped]
 ) -> tuple[dict[str, Shaped], dict[str, Tensor]]:
     """Constant memory: each constant's place by name, and tensors with its content."""
     known = {buffer for buffer, _ in others}

@@ -26,6 +26,8 @@ from tinycore.errors import CompilerUnavailable, PluginError, SettingError
 if TYPE_CHECKING:
     from importlib import metadata
 
+Opener = Callable[[str], Toolchain[Any]]
+
 BACKEND_GROUP: Final = "tinycore.backends"
 CORE: Final = "tinycore"
 """The distribution that this package comes in."""
@@ -493,13 +495,13 @@ class Plugins:
                 found[claim.name] = error
         return found
 
-    def renderers(self, without: str = "") -> dict[str, Callable[[str], Toolchain[Any]]]:
+    def renderers(self, without: str = "") -> dict[str, Opener]:
         """Toolchains of every backend, by name.
 
         Of several with one name the preferred backend's is asked first, and the others where it
         does not compile for an architecture.
         """
-        found: dict[str, list[Callable[[str], Toolchain[Any]]]] = {}
+        found: dict[str, list[Opener]] = {}
         claims = self.claims
         for claim in claims:
             claim.load()  # no driver is asked: compiling needs none
@@ -561,8 +563,8 @@ def raise_for_broken(found: Iterable[Candidate]) -> None:
 
 
 def first_to_take(
-    makers: Sequence[Callable[[str], Toolchain[Any]]],
-) -> Callable[[str], Toolchain[Any]]:
+    makers: Sequence[Opener],
+) -> Opener:
     """Makers of toolchains of one name as one: the first that takes an architecture."""
 
     def make(arch: str) -> Toolchain[Any]:

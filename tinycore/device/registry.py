@@ -49,6 +49,8 @@ from tinycore.trace import Trace
 
 __all__ = ["Device", "OpenDevice", "Registry", "at_close"]
 
+Targets = tuple[Target, ...]
+
 trace: Final = Trace("device")
 
 USABLE: Final = frozenset({State.READY, State.OPEN})
@@ -65,8 +67,8 @@ class Registry:
         self._open: dict[str, OpenDevice] = {}
         self._spellings: dict[str, str] = {}
         self._automatic: str | None = None
-        self._older: tuple[Target, ...] | None = None
-        self._wanted: dict[str, tuple[Target, ...]] = {}
+        self._older: Targets | None = None
+        self._wanted: dict[str, Targets] = {}
         self._closes_at_exit = False
 
     # --- names
@@ -86,7 +88,7 @@ class Registry:
         parse_targets(text)
         settings.DEV = text
 
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> Targets:
         """The devices that the user chose, by DEV, or by older spellings where DEV is empty."""
         text = in_force()["DEV"]
         if text:
@@ -98,7 +100,7 @@ class Registry:
             self._older = self._older_targets()
         return self._older
 
-    def _completed(self, targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    def _completed(self, targets: Targets) -> Targets:
         """The targets of DEV, completed by NAME_IFACE and NAME_RENDERER where DEV is silent."""
         details = {one.device: one for one in older_details(self.plugins.names, self._is_renderer)}
         completed = [target.completed_by(details.pop(target.device, target)) for target in targets]
@@ -112,7 +114,7 @@ class Registry:
             return {}
         return {target.device: target.interface for target in targets if target.interface}
 
-    def _older_targets(self) -> tuple[Target, ...]:
+    def _older_targets(self) -> Targets:
         """Targets by older spellings. Raises UnknownDevice for one that is not installed."""
         for ignored, spelling in ignored_older_spellings().items():
             warnings.warn(

@@ -46,6 +46,8 @@ from tinycore.errors import DeviceError
 from tinycore.schedule.memory_plan import Life, pack
 from tinycore.trace import Trace
 
+Buffers = tuple[Buffer, ...]
+
 trace = Trace("jit")
 
 LONG_SECONDS: Final = 0.25
@@ -62,7 +64,7 @@ NOTHING: Final[Any] = MappingProxyType({})
 
 
 @contextmanager
-def capture(refuses: bool = True, varying: tuple[Buffer, ...] | None = None) -> Iterator[Recording]:
+def capture(refuses: bool = True, varying: Buffers | None = None) -> Iterator[Recording]:
     """Record every launch of this thread inside the block, in order.
 
     Reading values back raises JitError, unless `refuses` is false. With `varying`, the inputs,
@@ -91,8 +93,8 @@ class CapturedStep:
     """
 
     items: tuple[ExecItem, ...]
-    inputs: tuple[Buffer, ...]
-    outputs: tuple[Buffer, ...]
+    inputs: Buffers
+    outputs: Buffers
     made: frozenset[Buffer] = frozenset()
     repeated: tuple[Repeated, ...] = ()
     """Host actions before each replay, such as drawing random numbers, in this order."""
@@ -115,8 +117,8 @@ class CapturedStep:
     def of(
         cls,
         recording: Recording,
-        inputs: tuple[Buffer, ...],
-        outputs: tuple[Buffer, ...],
+        inputs: Buffers,
+        outputs: Buffers,
         prune: bool = False,
     ) -> CapturedStep:
         """The step of a recording. It does not retain the memory of inputs and results.
@@ -140,7 +142,7 @@ class CapturedStep:
         )
 
     @cached_property
-    def fresh_outputs(self) -> tuple[Buffer, ...]:
+    def fresh_outputs(self) -> Buffers:
         """Results without state: each replay gets new memory for them."""
         return tuple(b for b in dict.fromkeys(self.outputs) if b in self.made)
 
@@ -188,7 +190,7 @@ class CapturedStep:
         numbers: Mapping[str, int],
         again: dict[Buffer, Buffer] = NOTHING,
         last: ExitStack | None = None,
-    ) -> tuple[Buffer, ...]:
+    ) -> Buffers:
         """Run the step on other inputs; the results, in memory that no later replay touches.
 
         `again` gives memory of earlier results that may be overwritten. A long step enters a block

@@ -59,6 +59,8 @@ from tinycore.uop.text import to_text
 if TYPE_CHECKING:
     from tinycore.lower.tile import Plan
 
+Tools = Toolchain[Renderer]
+
 
 Job = TypeVar("Job")
 
@@ -215,7 +217,7 @@ class CompiledRunner:
 
 
 Key = tuple[UOp, int, int, tuple[Any, ...], bool]
-LoadedProgram = tuple[CompiledRunner, OpenDevice, Toolchain[Renderer]]
+LoadedProgram = tuple[CompiledRunner, OpenDevice, Tools]
 
 programs: Lru[Key, LoadedProgram] = Lru(8192)
 """Loaded programs by graph, device, toolchain, settings of plans, rule hooks and alignment.
@@ -233,9 +235,7 @@ lowering = lock()
 """Held during lowering and rendering, which are Python, but not during compilation."""
 
 
-def compile_kernel(
-    ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None
-) -> CompiledKernel:
+def compile_kernel(ast: UOp, toolchain: Tools, plan: Plan | None = None) -> CompiledKernel:
     """The program of a kernel, lowered, rendered and compiled; the binary comes from the disk cache
     if possible, and does not enter it here: no device has loaded it yet.
 
@@ -279,7 +279,7 @@ def compile_kernel(
     return CompiledKernel(linear, source, binary, estimate(ast), slot_count(ast))
 
 
-def program_of(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None) -> CachedProgram:
+def program_of(ast: UOp, toolchain: Tools, plan: Plan | None = None) -> CachedProgram:
     """The compiled program of a kernel, from the disk cache if it is there.
 
     The cache is bypassed while traces, hooks or VERIFY observe lowering. Without a plan the
@@ -369,7 +369,7 @@ at_close.append(forget_programs)
 
 
 def load_runner(
-    ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], aligned: bool = True
+    ast: UOp, device: OpenDevice, toolchain: Tools, aligned: bool = True
 ) -> CompiledRunner:
     """Compile and load a kernel."""
     alignment = toolchain.renderer.limits.access_alignment
@@ -387,7 +387,7 @@ def load_runner(
 
 
 def loaded_program(
-    ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], plan: Plan | None
+    ast: UOp, device: OpenDevice, toolchain: Tools, plan: Plan | None
 ) -> tuple[CachedProgram, Program]:
     """Compile and load a kernel: once more, in smaller groups, where its groups turn out too large
     for the registers that its threads take.
@@ -405,7 +405,7 @@ def loaded_program(
 
 
 def program_once_loaded(
-    ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], plan: Plan | None
+    ast: UOp, device: OpenDevice, toolchain: Tools, plan: Plan | None
 ) -> tuple[CachedProgram, Program]:
     """Compile and load a kernel, which enters the disk cache if that worked or if its groups are
     too large (LaunchTooLarge). One from there that does not load is compiled anew, as the driver
@@ -425,14 +425,14 @@ def program_once_loaded(
     return made, program
 
 
-def in_groups_of(most: int, toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:
+def in_groups_of(most: int, toolchain: Tools) -> Tools:
     """The toolchain for groups of fewer threads."""
     limits = toolchain.renderer.limits
     limits = replace(limits, block_threads=most, block_wanted=min(limits.block_wanted, most))
     return replace(toolchain, renderer=replace(toolchain.renderer, limits=limits))
 
 
-def unaligned(toolchain: Toolchain[Renderer]) -> Toolchain[Renderer]:
+def unaligned(toolchain: Tools) -> Tools:
     """The toolchain for buffers that start at any element."""
     limits = replace(toolchain.renderer.limits, buffers_aligned=False)
     return replace(toolchain, renderer=replace(toolchain.renderer, limits=limits))
@@ -451,7 +451,7 @@ class Binary:
     info: ProgramInfo
 
 
-def build(ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None) -> Binary:
+def build(ast: UOp, toolchain: Tools, plan: Plan | None) -> Binary:
     """A kernel lowered, rendered and compiled; without a plan, under the default one.
 
     Raises CompileError with the compiler's log.

@@ -24,6 +24,12 @@ from tinycore.engine.counters import Estimate, GlobalCounters
 from tinycore.engine.run import CopyRunner, ExecItem
 from tinycore.errors import UnsupportedError
 
+Numbers = Mapping[str, int]
+"""Values of variables by name."""
+
+Bound = Mapping[Buffer, Buffer]
+"""Buffers in the place of those of the recorded step."""
+
 Place: TypeAlias = tuple[int, int]
 """The number of a launch, and a slot or position in it."""
 SHORTEST: int = 2
@@ -47,8 +53,8 @@ class HeldLaunches:
         self,
         graph: Graph,
         items: Sequence[ExecItem],
-        exchange: Mapping[Buffer, Buffer],
-        values: Mapping[str, int],
+        exchange: Bound,
+        values: Numbers,
     ) -> None:
         self.graph, self.items, self.launches = graph, items, len(items)
         places: dict[Buffer, list[Place]] = defaultdict(list)
@@ -75,7 +81,7 @@ class HeldLaunches:
         work = [item.runner.estimate for item in items]
         self.estimate = Estimate(sum(w.ops for w in work), sum(w.bytes for w in work))
 
-    def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
+    def run(self, exchange: Bound, values: Numbers) -> None:
         """Launch all, with replaced buffers, and numbers for variables."""
         buffers = [*map(exchange.__getitem__, self.exchanged)]
         changed = [*compress(count(), map(is_not, map(HANDLE, buffers), self.handles))]
@@ -109,7 +115,7 @@ class Single:
 
     item: ExecItem
 
-    def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
+    def run(self, exchange: Bound, values: Numbers) -> None:
         """Launch it, with replaced buffers."""
         self.item.on(exchange).run(values, jit=True)
 
@@ -129,7 +135,7 @@ class Alone:
     """The variables of the program."""
 
     @classmethod
-    def of(cls, item: ExecItem, exchange: Mapping[Buffer, Buffer]) -> Alone | Single:
+    def of(cls, item: ExecItem, exchange: Bound) -> Alone | Single:
         """The launch of a program, or of anything else."""
         runner, single = item.runner, Single(item)
         if not isinstance(runner, CompiledRunner):
@@ -141,7 +147,7 @@ class Alone:
         exchanged = tuple([item.bufs[slot] for slot in changing])
         return cls(single, runner, tuple(handles), changing, exchanged, runner.info.values)
 
-    def run(self, exchange: Mapping[Buffer, Buffer], values: Mapping[str, int]) -> None:
+    def run(self, exchange: Bound, values: Numbers) -> None:
         """Launch it, with replaced buffers."""
         runner, buffers = self.runner, [*map(exchange.__getitem__, self.exchanged)]
         handles = [*map(HANDLE, buffers)]
@@ -166,9 +172,7 @@ IS_WHOLE: Final = (0, None).__eq__
 Part: TypeAlias = HeldLaunches | Alone | Single
 
 
-def graph_parts(
-    items: Iterable[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
-) -> list[Part]:
+def graph_parts(items: Iterable[ExecItem], values: Numbers, exchange: Bound) -> list[Part]:
     """A step as few parts as possible. `exchange` has placeholders for buffers that change."""
     parts: list[Part] = []
     for together, neighbors in groupby(items, key=holder):
@@ -179,8 +183,8 @@ def graph_parts(
 def held_or_alone(
     run: Sequence[ExecItem],
     together: bool,
-    values: Mapping[str, int],
-    exchange: Mapping[Buffer, Buffer],
+    values: Numbers,
+    exchange: Bound,
 ) -> list[Part]:
     """Neighbors held in one graph, else in one for each device, else launched singly."""
     if not together or len(run) < SHORTEST:
@@ -223,9 +227,7 @@ def holder(item: ExecItem) -> tuple[str, ...] | None:
     return (device.name,) if isinstance(runner, CompiledRunner) else None
 
 
-def launch_of(
-    item: ExecItem, values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
-) -> Launch:
+def launch_of(item: ExecItem, values: Numbers, exchange: Bound) -> Launch:
     """A launch as a device takes it."""
     bufs = [exchange.get(b, b) for b in item.bufs]
     handles = [b.handle for b in bufs]
@@ -240,9 +242,7 @@ def launch_of(
     return Device[target.device].copier(target.nbytes, Device[source.device]), handles, []
 
 
-def hold(
-    items: Sequence[ExecItem], values: Mapping[str, int], exchange: Mapping[Buffer, Buffer]
-) -> HeldLaunches | None:
+def hold(items: Sequence[ExecItem], values: Numbers, exchange: Bound) -> HeldLaunches | None:
     """Launches handed to their device; None if it cannot hold them."""
     device = items[0].runner.device
     try:
@@ -253,7 +253,7 @@ def hold(
     return HeldLaunches(graph, items, exchange, values)
 
 
-def needs_of(items: Iterable[ExecItem], exchange: Mapping[Buffer, Buffer]) -> dict[Buffer, int]:
+def needs_of(items: Iterable[ExecItem], exchange: Bound) -> dict[Buffer, int]:
     """The alignment that held programs need of each buffer that is exchanged, where they do."""
     needs: dict[Buffer, int] = {}
     for item in items:

@@ -113,6 +113,7 @@ class Decompositions(Linalg):
 
 
 AnyTensor = TypeVar("AnyTensor", bound=Decompositions)
+Factors = tuple[AnyTensor, AnyTensor, AnyTensor]
 
 # --- pieces
 
@@ -216,7 +217,7 @@ def product_of_reflections(vectors: list[AnyTensor], like: AnyTensor, columns: i
 # --- singular values
 
 
-def tall_factors(x: AnyTensor, full: bool) -> tuple[AnyTensor, AnyTensor, AnyTensor]:
+def tall_factors(x: AnyTensor, full: bool) -> Factors[AnyTensor]:
     """U, S, V of matrices with no fewer rows than columns."""
     m, n = x.shape[-2:]
     if 0 in x.shape:
@@ -231,7 +232,7 @@ def tall_factors(x: AnyTensor, full: bool) -> tuple[AnyTensor, AnyTensor, AnyTen
     return first.cat(rest - first.detach() @ turned, dim=-1), s, v
 
 
-def factors_without_gradient(x: AnyTensor, full: bool) -> tuple[AnyTensor, AnyTensor, AnyTensor]:
+def factors_without_gradient(x: AnyTensor, full: bool) -> Factors[AnyTensor]:
     """U, S, V by rotating the rows of R, where Q @ R is the matrix with its columns sorted."""
     n = x.shape[-1]
     size = magnitude(x)
@@ -310,9 +311,7 @@ def tangents(x: AnyTensor, partner: AnyTensor) -> AnyTensor:
     return double / backward.where(-divisor, divisor)
 
 
-def followed(
-    x: AnyTensor, u: AnyTensor, s: AnyTensor, v: AnyTensor
-) -> tuple[AnyTensor, AnyTensor, AnyTensor]:
+def followed(x: AnyTensor, u: AnyTensor, s: AnyTensor, v: AnyTensor) -> Factors[AnyTensor]:
     """The same factors, with gradients to the matrix.
 
     A step of Ogita and Aishima (Iterative refinement for singular value decomposition, 2020) leads
@@ -330,9 +329,7 @@ def change(x: AnyTensor) -> AnyTensor:
     return x - x.detach()
 
 
-def step_toward(
-    x: AnyTensor, u: AnyTensor, s: AnyTensor, v: AnyTensor
-) -> tuple[AnyTensor, AnyTensor, AnyTensor]:
+def step_toward(x: AnyTensor, u: AnyTensor, s: AnyTensor, v: AnyTensor) -> Factors[AnyTensor]:
     """One step of refinement whose corrections have the value zero."""
     n = x.shape[-1]
     one = identity(x, n, n)

@@ -45,6 +45,7 @@ from tinycore.nn.files.safetensors import (
     stated_array,
     write_safetensors,
 )
+from tinycore.nn.files.source import PathLike
 from tinycore.nn.files.torch_archive import SavedTensor, read_archive
 from tinycore.nn.paths import tensors_by_path
 from tinycore.tensor.storage.atomic_writes import atomic_writes
@@ -68,10 +69,12 @@ __all__ = [
     "torch_load",
     "zip_extract",
 ]
+
+Tensors = dict[str, Tensor]
 __dir__ = __all__.copy
 
 T = TypeVar("T")
-Source: TypeAlias = Tensor | str | os.PathLike[str]
+Source: TypeAlias = Tensor | PathLike
 """A safetensors file: its path, or its bytes as a uint8 tensor."""
 COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
 """True if reference counts tell whether others hold a tensor."""
@@ -84,7 +87,7 @@ COUNTS_CALLERS = COUNTS and sys.version_info < (3, 14)
 
 
 @overload
-def get_state_dict(obj: object, prefix: str = "") -> dict[str, Tensor]: ...
+def get_state_dict(obj: object, prefix: str = "") -> Tensors: ...
 @overload
 def get_state_dict(obj: object, prefix: str = "", *, tensor_type: type[T]) -> dict[str, T]: ...
 @overload
@@ -122,7 +125,7 @@ def get_parameters(obj: object) -> list[Tensor]:
 
 def load_state_dict(
     model: object,
-    state_dict: dict[str, Tensor],
+    state_dict: Tensors,
     strict: bool = True,
     verbose: bool = True,
     consume: bool = False,
@@ -241,7 +244,7 @@ def _enumerated(names: list[str]) -> str:
     return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def safe_load(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
+def safe_load(fn: Source, device: DeviceLike | None = None) -> Tensors:
     """The tensors of a safetensors file by name, on `device`.
 
     Of a model in several files the index, `model.safetensors.index.json`, is given, and the tensors
@@ -295,9 +298,7 @@ def _shown(names: list[str]) -> Iterator[str]:
     yield from tqdm(names, "reading tensors", leave=False, delay=1.0, disable=None)
 
 
-def folder_load(
-    fn: str | os.PathLike[str], device: DeviceLike | None = None
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def folder_load(fn: PathLike, device: DeviceLike | None = None) -> tuple[dict[str, Any], Tensors]:
     """The configuration and the tensors of a folder of Hugging Face: what `config.json` says, and
     the weights in safetensors files, else in those of `torch.save`, in one file or as an index has
     them. Raises OSError where a file is not there, FileFormatError for a damaged one.
@@ -343,9 +344,7 @@ def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
     return _of_all_files(fn, load)
 
 
-def gguf_load(
-    fn: Source, device: DeviceLike | None = None
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def gguf_load(fn: Source, device: DeviceLike | None = None) -> tuple[dict[str, Any], Tensors]:
     """The metadata and the tensors of a GGUF file, by key and by name.
 
     Tensors are on `device`, in shapes with the innermost axis last. Quantized ones are float32,
@@ -417,7 +416,7 @@ def _has_dtype(array: numpy.ndarray[Any, Any]) -> bool:
 
 def tar_extract(
     fn: Source, device: DeviceLike | None = None, *, names: Collection[str] | None = None
-) -> dict[str, Tensor]:
+) -> Tensors:
     """The files in a tar archive by name, each a tensor of bytes; folders and links are left out.
 
     With `names` only those are read. Raises ArgumentError where one is not there, FileFormatError
@@ -432,7 +431,7 @@ def _members(
     members: Iterator[tuple[str, bytes]],
     device: DeviceLike | None,
     names: Collection[str] | None,
-) -> dict[str, Tensor]:
+) -> Tensors:
     """The members of an archive as tensors of bytes."""
     found = {name: Tensor(content, device=device) for name, content in members}
     if missing := [name for name in names or () if name not in found]:
@@ -442,7 +441,7 @@ def _members(
 
 def zip_extract(
     fn: Source, device: DeviceLike | None = None, *, names: Collection[str] | None = None
-) -> dict[str, Tensor]:
+) -> Tensors:
     """The files in a ZIP archive by name, each a tensor of bytes; folders are left out.
 
     With `names` only those are unpacked. Such a tensor is loaded as a file is, and nothing comes to
@@ -491,8 +490,8 @@ def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
 
 
 def safe_save(
-    tensors: dict[str, Tensor],
-    fn: str | os.PathLike[str],
+    tensors: Tensors,
+    fn: PathLike,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Write tensors to a safetensors file, which appears whole or not at all.
@@ -516,7 +515,7 @@ def safe_save(
     write_safetensors(Path(fn), stored, texts, true_dtypes=true_dtypes)
 
 
-def save_checkpoint(fn: str | os.PathLike[str], state: object, step: int = 0) -> None:
+def save_checkpoint(fn: PathLike, state: object, step: int = 0) -> None:
     """Write all that a training resumes from to a safetensors file: the tensors of `state`, such as
     `{"model": net, "optimizer": optimizer, "schedule": schedule}`, the position of the stream of
     random numbers, and the number of the step.
@@ -532,7 +531,7 @@ def save_checkpoint(fn: str | os.PathLike[str], state: object, step: int = 0) ->
     new.replace(path)
 
 
-def load_checkpoint(fn: str | os.PathLike[str], state: object) -> int:
+def load_checkpoint(fn: PathLike, state: object) -> int:
     """Give the tensors of `state` the values of a checkpoint, and the stream of random numbers its
     position; returns the number of the step. The next steps are those that would have come.
 

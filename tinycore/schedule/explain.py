@@ -14,6 +14,8 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.text import to_text
 
+Lines = Iterator[str]
+
 
 def value(node: UOp) -> str:
     """A value in few words."""
@@ -42,17 +44,17 @@ def graph(state: State) -> str:
     return to_text(tuple([state.rewritten.get(root, root) for root in state.sharded.parts]))
 
 
-def no_lines(state: State) -> Iterator[str]:
+def no_lines(state: State) -> Lines:
     """No line: the decisions of this pass show in the next one."""
     yield from ()
 
 
-def attention(state: State) -> Iterator[str]:
+def attention(state: State) -> Lines:
     """Attention that is several kernels, and why."""
     yield from state.refusals
 
 
-def storage(state: State) -> Iterator[str]:
+def storage(state: State) -> Lines:
     """The stored values, each with its reason."""
     reasons = state.storage.reasons
     stored = [n for n in state.storage.ordered() if reasons[n] is not Reason.BUFFER_LIMIT]
@@ -60,14 +62,14 @@ def storage(state: State) -> Iterator[str]:
     yield from (f"{value(n)} is stored: {reasons[n].value}" for n in stored)
 
 
-def buffer_limit(state: State) -> Iterator[str]:
+def buffer_limit(state: State) -> Lines:
     """The values that are stored for the buffer limit alone."""
     for node, reason in state.storage.reasons.items():
         if reason is Reason.BUFFER_LIMIT:
             yield f"{value(node)} is stored: {reason.value}"
 
 
-def splits(state: State) -> Iterator[str]:
+def splits(state: State) -> Lines:
     """The partial results, and the values computed from them."""
     stored = state.storage.reasons
     for node, computed in state.values:
@@ -77,7 +79,7 @@ def splits(state: State) -> Iterator[str]:
             yield f"{value(node)} is computed from partial results"
 
 
-def groups(state: State) -> Iterator[str]:
+def groups(state: State) -> Lines:
     """Kernels with several outputs, and values with the same loops in two kernels."""
     for found in state.groups.dependences.groups:
         if len(found.outputs) > 1:
@@ -86,21 +88,21 @@ def groups(state: State) -> Iterator[str]:
         yield f"two kernels: {value(first)} and {value(second)}: {refusal.value}"
 
 
-def hazards(state: State) -> Iterator[str]:
+def hazards(state: State) -> Lines:
     """The copies of memory that is overwritten too early."""
     for found in state.groups.dependences.groups:
         for version in found.saved:
             yield f"{value(version)} is copied: {value(found.first)} reads it when overwritten"
 
 
-def kernels(state: State) -> Iterator[str]:
+def kernels(state: State) -> Lines:
     """The kernels, in topological order."""
     for node in UOp.sink(*state.cut.values()).toposort():
         if node.op is Op.KERNEL:
             yield repr(node.arg)
 
 
-def order(state: State) -> Iterator[str]:
+def order(state: State) -> Lines:
     """The launches in their order."""
     for number, step in enumerate(state.steps):
         yield f"{number:4d} {kernel_name(step.ast)} ({', '.join(step.metadata)})"

@@ -22,6 +22,15 @@ def base_of_view(node: UOp) -> UOp:
     return node
 
 
+def views_below(node: UOp) -> list[UOp]:
+    """A view, and those that it is made of, down to its base."""
+    found = [node]
+    while node.op in VIEW_OPS:
+        node = node.src[0]
+        found.append(node)
+    return found
+
+
 def buffers_below(node: UOp) -> list[UOp]:
     """The BUFFERs that a node is a view of, in a fixed order."""
     base = base_of_view(node)

@@ -26,6 +26,8 @@ from tinycore.errors import (
 from tinycore.uop.shape import DeviceLike, Shape, is_group
 from tinycore.uop.size import Variable, are_ints, greatest, is_size, same_number
 
+Ints = int | Sequence[int]
+
 
 def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     """The shape all are repeated to, axes aligned at the end. Raises ShapeError."""

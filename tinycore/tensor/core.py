@@ -30,7 +30,7 @@ from tinycore.errors import (
 )
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
-from tinycore.tensor.autograd import history
+from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.grad import passes_gradient
 from tinycore.tensor.autograd.gradient_sources import still_there
 from tinycore.tensor.autograd.past import ordered_through
@@ -356,7 +356,7 @@ class Core:
         if node.op is Op.OWN and not any(t.uop is node for t in asking):
             return  # it asks anew
         is_whole = base_of(node) is base
-        has_twins = bool(tensors) or graph.has_equal_value(node)
+        has_twins = bool(tensors) or any(n.arg == graph.EQUAL for n in versions.known_as(base))
         ended = {m for n in below if not graph.is_memory(base) for m in still_there(n)}
         # a gradient that ended at realized values is told where it would flow on to what asks
         if asking or (ended and ended.intersection(buffers_of_parameters(ended))):

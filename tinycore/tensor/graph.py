@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from tinycore._deferred import deferred
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.errors import ShapeError
-from tinycore.tensor.aliases import base_of_view
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import (
     Held,
@@ -28,7 +28,6 @@ from tinycore.uop.node import (
     exchange,
     interned,
     is_gradient_leaf,
-    living_node,
     ordered,
     unique,
 )
@@ -568,16 +567,13 @@ EQUAL: Final = "equal"
 def equal_value(x: UOp) -> UOp:
     """The value of memory for a tensor of the same graph as the one that it belongs to.
 
-    A node of one tensor alone stays one.
+    A view of it stays one of that.
     """
-    if x.op in (Op.OWN, Op.DETACH):
+    if (base := base_of(x)) is not x:
+        return reshape(equal_value(base), x.shape)
+    if x.op in VIEW_OPS:
         return x.with_src((equal_value(x.src[0]),))
     return UOp(Op.VALUE, x.dtype, (x,), EQUAL)
-
-
-def has_equal_value(x: UOp) -> bool:
-    """True if a node made by `equal_value` of this memory lives."""
-    return living_node((Op.VALUE, x.dtype, (x,), EQUAL)) is not None
 
 
 def is_copy(x: UOp) -> bool:

@@ -40,6 +40,13 @@ from tinycore.errors import (
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Variable
 
+Named = dict[str, Any]
+"""Arguments by name."""
+
+Given = tuple[Any, ...]
+"""Positional arguments."""
+Arguments = tuple[Given, Named]
+
 SPELLINGS: Final = tuple(
     line.split()
     for line in (
@@ -77,15 +84,15 @@ def spelled(
     name: str,
     parameters: Iterable[str],
     repeated: Sequence[str],
-    given: tuple[Any, ...],
-    named: dict[str, Any],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    given: Given,
+    named: Named,
+) -> Arguments:
     """The arguments of a call by the names that a method has.
 
     Raises ArgumentTypeError for a name that it has not.
     """
     known = list(parameters)
-    found: dict[str, Any] = {}
+    found: Named = {}
     for word, value in named.items():
         if word in known and word not in repeated:
             found[word] = value
@@ -212,7 +219,7 @@ class Contract:
         """Classes of arguments by place, of which every instance is accepted, as far as met."""
         return set()
 
-    def check(self, given: Sequence[Any], named: dict[str, Any]) -> bool:
+    def check(self, given: Sequence[Any], named: Named) -> bool:
         """Check arguments. True if some need conversion: NumPy arrays for tensors, rows of devices.
 
         Raises ArgumentTypeError or DTypeError for the first value that is not accepted.
@@ -224,17 +231,13 @@ class Contract:
                 self.seen.add(tuple(map(type, given)))
         return found
 
-    def spelled(
-        self, given: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def spelled(self, given: Given, named: Named) -> Arguments:
         """Arguments by our names. Raises ArgumentTypeError for a name that nothing is called by."""
         if not named or self.named or named.keys() <= self.parameters.keys() - {*self.repeated}:
             return given, named
         return spelled(self.name, self.parameters, self.repeated, given, named)
 
-    def with_tensors(
-        self, given: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def with_tensors(self, given: Given, named: Named) -> Arguments:
         """Arguments with arrays made tensors where these are expected, and a tuple of devices."""
         every = (*given, *named.values())
         beside: Any = next((v for v in every if isinstance(v, self.tensor)), None)
@@ -252,7 +255,7 @@ class Contract:
             {name: converted(name, value) for name, value in named.items()},
         )
 
-    def look(self, given: Sequence[Any], named: dict[str, Any]) -> bool:
+    def look(self, given: Sequence[Any], named: Named) -> bool:
         """`check` without the shortcut."""
         parameters, arrays = self.parameters, False
         names = chain(self.positional, cycle(self.repeated))
@@ -437,7 +440,7 @@ LONG: Final = frozenset({"__init_subclass__", "__new__", "from_url"})
 
 def at_once(
     function: Function,
-    checked_call: Callable[[tuple[Any, ...], dict[str, Any]], Any] | None = None,
+    checked_call: Callable[[Given, Named], Any] | None = None,
     own: bool = True,
     name: str = "",
 ) -> Function:
@@ -477,9 +480,7 @@ OF_LISTS: Final = frozenset({"cat", "stack"})
 """Methods of several tensors, which torch and tinygrad give them in a list."""
 
 
-def one_by_one(
-    name: str, given: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def one_by_one(name: str, given: Given, named: Named) -> Arguments:
     """The tensors of lists as arguments; after a list an int is the axis, as in torch.
 
     Raises ArgumentError for an empty list.
@@ -501,7 +502,7 @@ def with_argument_checks(
     contract = Contract(name, function, tensor)
     seen = contract.seen
 
-    def checked_call(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def checked_call(given: Given, named: Named) -> Any:
         try:
             if named or tuple(map(type, given)) not in seen:
                 if named:

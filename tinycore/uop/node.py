@@ -21,11 +21,13 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.uop.bounds import bounds_of
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Sources
 from tinycore.uop.operators import Operators
 from tinycore.uop.shape import ELSEWHERE, DeviceLike, Shape, device_of, shape_of
 
-Key: TypeAlias = "tuple[Op, DType, tuple[UOp, ...], Any]"
+Stack: TypeAlias = "list[tuple[UOp, Iterator[UOp]]]"
+Condition: TypeAlias = "Callable[[UOp], bool]"
+Key: TypeAlias = "tuple[Op, DType, Sources, Any]"
 
 
 class Reference(weakref.ref["UOp"]):
@@ -137,9 +139,9 @@ class UOp(Operators["UOp"]):
 
     op: Op
     dtype: DType
-    src: tuple[UOp, ...]
+    src: Sources
     arg: Any
-    _below: tuple[UOp, ...]  # all below a SINK, sources first
+    _below: Sources  # all below a SINK, sources first
     _bloom: int  # what lacks bits of it is not above this node
     _bounds: tuple[Any, Any]
     _device: DeviceLike | None
@@ -153,7 +155,7 @@ class UOp(Operators["UOp"]):
     _terms: tuple[dict[UOp, int], int]  # this index expression as a sum (sums.py)
 
     def __new__(  # noqa: PYI034  there are no subclasses
-        cls, op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None
+        cls, op: Op, dtype: DType, src: Sources = (), arg: Any = None
     ) -> UOp:
         """The unique node of these fields: the living one if there is one, else a new one."""
         return interned(op, dtype, src, arg)
@@ -238,7 +240,7 @@ class UOp(Operators["UOp"]):
         fields = {"op": self.op, "dtype": self.dtype, "src": self.src, "arg": self.arg}
         return UOp(**(fields | changes))
 
-    def with_src(self, src: tuple[UOp, ...]) -> UOp:
+    def with_src(self, src: Sources) -> UOp:
         """The same node over other sources."""
         return self if src == self.src else interned(self.op, self.dtype, src, self.arg)
 
@@ -332,7 +334,7 @@ class UOp(Operators["UOp"]):
             fact = rule(self)
             setattr(self, slot, fact)
             return fact
-        stack: list[tuple[UOp, Iterator[UOp]]] = []
+        stack: Stack = []
         push, pop = stack.append, stack.pop
         node, sources = self, iter(self.src)
         while True:
@@ -376,7 +378,7 @@ class UOp(Operators["UOp"]):
         except AttributeError:
             return self.derive("_ranges", ranges_of)
 
-    def toposort(self, enter: Callable[[UOp], bool] | None = None) -> list[UOp]:
+    def toposort(self, enter: Condition | None = None) -> list[UOp]:
         """This node and all below it, sources first; does not go below nodes that fail `enter`.
 
         What is below a SINK is found once: kernels are gone through again and again.
@@ -389,9 +391,7 @@ class UOp(Operators["UOp"]):
             below = self._below = tuple(ordered(self, None))[:-1]
         return [*below, self]
 
-    def substitute(
-        self, replacements: dict[UOp, UOp], enter: Callable[[UOp], bool] | None = None
-    ) -> UOp:
+    def substitute(self, replacements: dict[UOp, UOp], enter: Condition | None = None) -> UOp:
         """The graph with every key replaced by its value, sources first.
 
         Nodes that fail `enter` stay as they are, and so does what is below them only.
@@ -415,7 +415,7 @@ def substituted(
     root: UOp,
     order: Iterable[UOp],
     replacements: Mapping[UOp, UOp],
-    enter: Callable[[UOp], bool] | None = None,
+    enter: Condition | None = None,
 ) -> UOp:
     """`root.substitute(...)` along the known order of its graph, sources first."""
     new: dict[UOp, UOp] = dict(replacements)
@@ -423,9 +423,7 @@ def substituted(
     return new.get(root, root)
 
 
-def exchange(
-    order: Iterable[UOp], new: dict[UOp, UOp], enter: Callable[[UOp], bool] | None = None
-) -> None:
+def exchange(order: Iterable[UOp], new: dict[UOp, UOp], enter: Condition | None = None) -> None:
     """Add to some replacements those of all nodes above, along the known order of a graph."""
     moved, get = new.keys(), new.get
     for node in order:
@@ -436,7 +434,7 @@ def exchange(
             new[node] = interned(node.op, node.dtype, tuple(map(get, src, src)), node.arg)
 
 
-def interned(op: Op, dtype: DType, src: tuple[UOp, ...] = (), arg: Any = None) -> UOp:
+def interned(op: Op, dtype: DType, src: Sources = (), arg: Any = None) -> UOp:
     """`UOp(...)` as a plain function, which is faster: for loops over whole graphs."""
     key = (op, dtype, src, arg if type(arg) is not float else arg.hex())  # argument_in_key
     reference = nodes.get(key)
@@ -454,12 +452,6 @@ def argument_in_key(argument: Any) -> Any:
     return argument.hex() if type(argument) is float else argument
 
 
-def living_node(key: Key) -> UOp | None:
-    """The living node of a key; None if there is none."""
-    reference = nodes.get(key)
-    return None if reference is None else reference()
-
-
 def new(key: Key, arg: Any) -> UOp:
     """A new node, unless another thread makes it first. A float differs in its key."""
     node = blank(UOp)
@@ -473,9 +465,7 @@ def new(key: Key, arg: Any) -> UOp:
     return node if nodes.setdefault(key, reference) is reference else enter(key, node)
 
 
-def ordered(
-    root: UOp, enter: Callable[[UOp], bool] | None, leaves: Collection[UOp] = ()
-) -> dict[UOp, None]:
+def ordered(root: UOp, enter: Condition | None, leaves: Collection[UOp] = ()) -> dict[UOp, None]:
     """A node and all below it, sources first; not what is below `leaves` or fails `enter`.
 
     Depth-first over iterators of sources: a node is looked at once for each of its users, and
@@ -485,7 +475,7 @@ def ordered(
     if root in leaves or not (enter is None or enter(root)):
         return {root: None}
     everywhere = enter is None and not leaves
-    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    stack: Stack = []
     push, pop = stack.append, stack.pop
     node, sources = root, iter(root.src)
     while True:
@@ -508,7 +498,7 @@ def ordered(
 def not_normal(root: UOp, bit: int) -> dict[UOp, None]:
     """A node and all below it that lack a bit of `_normal`, sources first; none below others."""
     order: dict[UOp, None] = {}
-    stack: list[tuple[UOp, Iterator[UOp]]] = []
+    stack: Stack = []
     push, pop = stack.append, stack.pop
     node, sources = root, iter(root.src)
     while True:

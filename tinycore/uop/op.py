@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from tinycore.dtype import DType, Scalar, dtypes
 
 if TYPE_CHECKING:
     from tinycore.uop.node import UOp
+
+Sources: TypeAlias = "tuple[UOp, ...]"
 
 Handler = TypeVar("Handler")
 DTypeRule = Callable[[tuple["UOp", ...]], DType | None]
@@ -21,27 +23,27 @@ ANY: Final = -1
 """Arity of an op that takes any number of sources."""
 
 
-def given(src: tuple[UOp, ...]) -> DType | None:
+def given(src: Sources) -> DType | None:
     """The dtype is not implied by the sources; the builder states it."""
     return None
 
 
-def first(src: tuple[UOp, ...]) -> DType | None:
+def first(src: Sources) -> DType | None:
     """The dtype of the first source."""
     return src[0].dtype
 
 
-def second(src: tuple[UOp, ...]) -> DType | None:
+def second(src: Sources) -> DType | None:
     """The dtype of the second source."""
     return src[1].dtype
 
 
-def boolean(src: tuple[UOp, ...]) -> DType | None:
+def boolean(src: Sources) -> DType | None:
     """Bool, with as many lanes as the first source."""
     return dtypes.bool.vec(src[0].dtype.count)
 
 
-def nothing(src: tuple[UOp, ...]) -> DType | None:
+def nothing(src: Sources) -> DType | None:
     """The node has no value."""
     return dtypes.void
 

@@ -43,6 +43,9 @@ from tinycore.uop.stages import (
 from tinycore.uop.text import inline
 from tinycore.uop.verify_linear import check_order, illegal
 
+Fault = str | None
+"""The text of a violation; None if a node is right."""
+
 __all__ = ["Stage", "verify"]
 
 FLOAT_ONLY_OPS: Final = (
@@ -85,7 +88,7 @@ def verify(
 
 
 @check(Op)
-def has_its_sources(node: UOp) -> str | None:
+def has_its_sources(node: UOp) -> Fault:
     """The row of the op table says how many sources there are."""
     if node.op.arity in (ANY, len(node.src)):
         return None
@@ -93,7 +96,7 @@ def has_its_sources(node: UOp) -> str | None:
 
 
 @check(ALU)
-def has_its_dtype(node: UOp) -> str | None:
+def has_its_dtype(node: UOp) -> Fault:
     """The row of the op table says which dtype follows from the sources."""
     expected = node.op.dtype_rule(node.src)
     if expected is None or expected is node.dtype:
@@ -102,7 +105,7 @@ def has_its_dtype(node: UOp) -> str | None:
 
 
 @check(ALU - {Op.WHERE, Op.CAST, Op.BITCAST})
-def operands_agree(node: UOp) -> str | None:
+def operands_agree(node: UOp) -> Fault:
     """Arithmetic needs operands of one dtype."""
     if len({s.dtype for s in node.src}) == 1:
         return None
@@ -110,7 +113,7 @@ def operands_agree(node: UOp) -> str | None:
 
 
 @check([Op.WHERE])
-def choices_agree(node: UOp) -> str | None:
+def choices_agree(node: UOp) -> Fault:
     """WHERE needs a bool and two values of one dtype."""
     condition, yes, no = node.src
     wanted = dtypes.bool.vec(yes.dtype.count)
@@ -120,7 +123,7 @@ def choices_agree(node: UOp) -> str | None:
 
 
 @check([Op.CAST, Op.BITCAST])
-def conversion_fits(node: UOp) -> str | None:
+def conversion_fits(node: UOp) -> Fault:
     """Conversions keep the number of lanes, BITCAST the width too."""
     source = node.src[0].dtype
     if source.count != node.dtype.count:
@@ -131,7 +134,7 @@ def conversion_fits(node: UOp) -> str | None:
 
 
 @check(FLOAT_ONLY_OPS | INTEGER_OPS | BIT_OPS | {Op.NEG, Op.THREEFRY})
-def dtype_has_op(node: UOp) -> str | None:
+def dtype_has_op(node: UOp) -> Fault:
     """Some ops are for floats only, some for integers, and bool has no sign."""
     kind = node.dtype.kind
     if node.op in FLOAT_ONLY_OPS and kind != "float":
@@ -148,7 +151,7 @@ def dtype_has_op(node: UOp) -> str | None:
 
 
 @check([Op.CONST])
-def constant_fits(node: UOp) -> str | None:
+def constant_fits(node: UOp) -> Fault:
     """A constant is a scalar, and a Python value that its dtype holds."""
     if node.dtype.count != 1 or isinstance(node.dtype, PointerDType):
         return f"a CONST of {node.dtype!r}; vectors are VECTORIZE of equal CONSTs"
@@ -165,13 +168,13 @@ def constant_fits(node: UOp) -> str | None:
 
 
 @check([Op.CONST], IN_KERNELS)
-def constant_is_bare(node: UOp) -> str | None:
+def constant_is_bare(node: UOp) -> Fault:
     """Only tensor graphs say on which device a constant is."""
     return "a CONST in a kernel has no sources" if node.src else None
 
 
 @check([Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG], IN_KERNELS)
-def defines_memory(node: UOp) -> str | None:
+def defines_memory(node: UOp) -> Fault:
     """Memory is defined as a pointer into its own space, with a number."""
     spaces = {Op.DEFINE_GLOBAL: "global", Op.DEFINE_LOCAL: "local", Op.DEFINE_REG: "register"}
     space = spaces[node.op]
@@ -181,14 +184,14 @@ def defines_memory(node: UOp) -> str | None:
 
 
 @check([Op.RANGE, Op.SPECIAL], IN_KERNELS)
-def counts_with_index(node: UOp) -> str | None:
+def counts_with_index(node: UOp) -> Fault:
     """Counters and their ends are of dtype index."""
     wrong = next((u for u in (node, node.src[0]) if u.dtype is not dtypes.index), None)
     return None if wrong is None else f"counters are of dtypes.index, not {wrong.dtype!r}"
 
 
 @check([Op.SPECIAL], IN_KERNELS)
-def is_launched(node: UOp) -> str | None:
+def is_launched(node: UOp) -> Fault:
     """A launch index is one of three per prefix, and its size is known when the launch is made."""
     if node.arg not in LAUNCH_NAMES:
         return f"a SPECIAL is one of {', '.join(sorted(LAUNCH_NAMES))}, not {node.arg!r}"
@@ -199,13 +202,13 @@ def is_launched(node: UOp) -> str | None:
 
 
 @check([Op.RANGE], ["linear"])
-def is_a_loop(node: UOp) -> str | None:
+def is_a_loop(node: UOp) -> Fault:
     """Before rendering, every other kind of axis has become something else."""
     return None if node.arg.kind in LOOPS else f"an axis of kind {node.arg.kind.name} is no loop"
 
 
 @check([Op.INDEX], IN_KERNELS)
-def indexes_memory(node: UOp) -> str | None:
+def indexes_memory(node: UOp) -> Fault:
     """INDEX has a pointer, an index that may be inside of it, and perhaps a gate."""
     if len(node.src) not in (2, 3):
         return f"INDEX takes a pointer, an index and at most a gate, here are {len(node.src)}"
@@ -223,7 +226,7 @@ def indexes_memory(node: UOp) -> str | None:
 
 
 @check([Op.LOAD], IN_KERNELS)
-def loads_from_index(node: UOp) -> str | None:
+def loads_from_index(node: UOp) -> Fault:
     """LOAD reads an INDEX; where that has a gate, it says what to yield instead."""
     if not 1 <= len(node.src) <= 2 or node.src[0].op not in ADDRESS_OPS:
         return "LOAD takes an INDEX, and an alternative if that has a gate"
@@ -242,7 +245,7 @@ def loads_from_index(node: UOp) -> str | None:
 
 
 @check([Op.STORE], IN_KERNELS)
-def stores_to_index(node: UOp) -> str | None:
+def stores_to_index(node: UOp) -> Fault:
     """STORE writes a value at an INDEX."""
     if node.src[0].op not in ADDRESS_OPS:
         return f"STORE writes at an INDEX, not {node.src[0].op.name}"
@@ -252,13 +255,13 @@ def stores_to_index(node: UOp) -> str | None:
 
 
 @check([Op.INDEX], ["lowered", "linear"])
-def indexes_no_image(node: UOp) -> str | None:
+def indexes_no_image(node: UOp) -> Fault:
     """Lowering has made columns and rows of places in an image."""
     return "an image is read by PIXEL" if isinstance(node.src[0].dtype, ImageDType) else None
 
 
 @check([Op.PIXEL], IN_KERNELS)
-def names_a_pixel(node: UOp) -> str | None:
+def names_a_pixel(node: UOp) -> Fault:
     """PIXEL has an image, a column, a row, and for a STORE perhaps a gate."""
     if len(node.src) not in (3, 4):
         return f"PIXEL takes an image, a column, a row and at most a gate, here are {len(node.src)}"
@@ -271,13 +274,13 @@ def names_a_pixel(node: UOp) -> str | None:
     return None if gate in ([], [dtypes.bool]) else f"the gate is of {gate[0]!r}"
 
 
-def moves_a_pixel(node: UOp, value: UOp) -> str | None:
+def moves_a_pixel(node: UOp, value: UOp) -> Fault:
     """Kernels see a pixel as four float32, whatever the image keeps."""
     wanted = dtypes.float32.vec(ImageDType.CHANNELS)
     return None if value.dtype is wanted else f"a pixel is {wanted!r}, the value is {value.dtype!r}"
 
 
-def moves_elements(node: UOp, value: UOp) -> str | None:
+def moves_elements(node: UOp, value: UOp) -> Fault:
     """Memory holds scalars or vectors of one type; a vector access covers whole scalars."""
     base = node.src[0].dtype.base if isinstance(node.src[0].dtype, PointerDType) else None
     if base is not None and value.dtype in (base, base.scalar().vec(value.dtype.count)):
@@ -286,7 +289,7 @@ def moves_elements(node: UOp, value: UOp) -> str | None:
 
 
 @check(CLOSERS, IN_KERNELS)
-def closes_ranges(node: UOp) -> str | None:
+def closes_ranges(node: UOp) -> Fault:
     """REDUCE and END are over loops that the value need not depend on."""
     wrong = next((s for s in node.src[1:] if s.op is not Op.RANGE), None)
     if wrong is not None:
@@ -299,7 +302,7 @@ def closes_ranges(node: UOp) -> str | None:
 
 
 @check([Op.SCAN], IN_KERNELS)
-def scans_in_order(node: UOp) -> str | None:
+def scans_in_order(node: UOp) -> Fault:
     """SCAN goes through the steps of a loop that happen in order."""
     counter = node.src[1]
     if counter.op is not Op.RANGE or counter.arg.kind is not AxisKind.ORDERED:
@@ -308,7 +311,7 @@ def scans_in_order(node: UOp) -> str | None:
 
 
 @check(RECURRENCES, IN_KERNELS)
-def recurs_in_order(node: UOp) -> str | None:
+def recurs_in_order(node: UOp) -> Fault:
     """A recurrence goes through the steps of a loop that happen in order, and keeps its dtype."""
     start, following, counter = node.src
     if counter.op is not Op.RANGE or counter.arg.kind is not AxisKind.ORDERED:
@@ -319,7 +322,7 @@ def recurs_in_order(node: UOp) -> str | None:
 
 
 @check([Op.VECTORIZE], IN_KERNELS)
-def makes_lanes(node: UOp) -> str | None:
+def makes_lanes(node: UOp) -> Fault:
     """VECTORIZE has a scalar for every lane."""
     lanes = {s.dtype for s in node.src}
     if node.dtype.count == len(node.src) and lanes == {node.dtype.scalar()}:
@@ -328,7 +331,7 @@ def makes_lanes(node: UOp) -> str | None:
 
 
 @check([Op.EXTRACT], IN_KERNELS)
-def takes_lanes(node: UOp) -> str | None:
+def takes_lanes(node: UOp) -> Fault:
     """EXTRACT takes lanes that are there."""
     source, count = node.src[0].dtype, sum(s.dtype.count for s in node.src)
     inside = isinstance(node.arg, tuple) and all(0 <= lane < count for lane in node.arg)
@@ -339,7 +342,7 @@ def takes_lanes(node: UOp) -> str | None:
 
 
 @check([Op.DOT], ["lowered", "linear"])
-def folds_pairs(node: UOp) -> str | None:
+def folds_pairs(node: UOp) -> Fault:
     """DOT makes int32 of twice as many int16."""
     a, b = (s.dtype for s in node.src)
     if a is b is dtypes.int16.vec(2 * node.dtype.count) and node.dtype.scalar() is dtypes.int32:
@@ -348,7 +351,7 @@ def folds_pairs(node: UOp) -> str | None:
 
 
 @check([Op.INSTRUCTION], ["lowered", "linear"])
-def suits_instruction(node: UOp) -> str | None:
+def suits_instruction(node: UOp) -> Fault:
     """INSTRUCTION has the operands and the result that its Instruction states, scalars; one that
     acts on memory is as its Effect says."""
     if isinstance(node.arg, Effect):
@@ -361,7 +364,7 @@ def suits_instruction(node: UOp) -> str | None:
 
 
 @check([Op.MATRIX], ["lowered", "linear"])
-def multiplies_fragments(node: UOp) -> str | None:
+def multiplies_fragments(node: UOp) -> Fault:
     """MATRIX has what each lane holds of three matrices, as its unit says.
 
     What it multiplies may be unsigned integers with the bits of a type that a target only stores.
@@ -376,7 +379,7 @@ def multiplies_fragments(node: UOp) -> str | None:
 
 
 @check([Op.SHUFFLE], ["lowered", "linear"])
-def exchanges_lanes(node: UOp) -> str | None:
+def exchanges_lanes(node: UOp) -> Fault:
     """SHUFFLE has the distance of two lanes for `arg`."""
     if isinstance(node.arg, int) and node.arg > 0:
         return None
@@ -390,7 +393,7 @@ def holds(found: DType, wanted: DType) -> bool:
 
 
 @check([Op.SINK], ["kernel", "lowered"])
-def closes_everything(node: UOp) -> str | None:
+def closes_everything(node: UOp) -> Fault:
     """Every loop of a kernel is closed."""
     open_loops = [inline(r) for r in node.ranges if r.arg.kind in LOOPS]
     return f"loops are still open: {', '.join(sorted(open_loops))}" if open_loops else None

@@ -53,7 +53,8 @@ RULES: Final = (
     Rule(
         COMPOSED,
         1,
-        "adjoint aliases aliasing aliasing_table backward chain check_gradients grad history "
+        "adjoint aliases aliasing aliasing_table backward chain check_gradients equal_values grad "
+        "history "
         "jit_around jit_beside jit_guards jit_state jit_threads jit_unseen linear_systems mistakes "
         "multi_memory names no_views peer_names printing spelling templates "
         "held_values held_values_memory",

@@ -12,7 +12,6 @@ A model may lie in several parts, each a file with some of its tensors; metadata
 from __future__ import annotations
 
 import math
-import os
 import re
 import struct
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from typing import Any, Final, NoReturn, Self
 import numpy
 
 from tinycore.errors import FileFormatError
-from tinycore.nn.files.source import Budget, Source, shown, verify_shape
+from tinycore.nn.files.source import Budget, PathLike, Source, shown, verify_shape
 
 __all__ = ["GgufFile", "GgufTensor", "parts_of_model"]
 
@@ -94,7 +93,7 @@ class GgufFile:
         self.verify_apart()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], blocks: Mapping[int, tuple[int, int]]) -> GgufFile:
+    def open(cls, path: PathLike, blocks: Mapping[int, tuple[int, int]]) -> GgufFile:
         """Open a file, which stays open as long as this object lives, or to the end of a `with`."""
         return cls(Source.open(path), blocks)
 
@@ -164,7 +163,7 @@ class GgufFile:
 
 
 def parts_of_model(
-    path: str | os.PathLike[str], blocks: Mapping[int, tuple[int, int]], parts: ExitStack
+    path: PathLike, blocks: Mapping[int, tuple[int, int]], parts: ExitStack
 ) -> list[GgufFile]:
     """The checked files of a model, one of which is at `path`; the first holds its metadata.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy
 
 from tinycore.errors import DTypeError, FileFormatError, ShapeError
 from tinycore.nn.files.atomic import replacing_file
-from tinycore.nn.files.source import Budget, Source, verify_shape
+from tinycore.nn.files.source import Budget, PathLike, Source, verify_shape
 
 __all__ = ["read_idx", "write_idx"]
 
@@ -39,7 +38,7 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _CHUNK_BYTES: Final = 1 << 20
 
 
-def read_idx(path: str | os.PathLike[str]) -> Array:
+def read_idx(path: PathLike) -> Array:
     """The array in an IDX file, in native byte order; gzip is recognized by its first bytes.
 
     Raises FileFormatError when the magic number, the type, a size or the length is wrong, and
@@ -93,7 +92,7 @@ def _read_exactly(stream: BinaryIO, size_bytes: int, path: Path, what: str) -> b
     return content
 
 
-def write_idx(path: str | os.PathLike[str], array: Array) -> None:
+def write_idx(path: PathLike, array: Array) -> None:
     """Write `array` as an IDX file, compressed when the name ends in `.gz`.
 
     The same array always gives the same bytes. Raises DTypeError when IDX has no such element type

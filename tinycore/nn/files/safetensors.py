@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import numpy
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
 from tinycore.nn.files.atomic import replacing_file
-from tinycore.nn.files.source import Budget, Source, reading, shown, verify_shape
+from tinycore.nn.files.source import Budget, PathLike, Source, reading, shown, verify_shape
 
 __all__ = [
     "MAX_HEADER_BYTES",
@@ -31,6 +30,8 @@ __all__ = [
     "read_json",
     "write_safetensors",
 ]
+
+Header = dict[str, Any]
 
 Array = numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.generic]]
 
@@ -108,7 +109,7 @@ class SafetensorsFile(Mapping[str, Array]):
         budget.spend("tensors", len(self.entries))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> SafetensorsFile:
+    def open(cls, path: PathLike) -> SafetensorsFile:
         """Open a file, which stays open as long as this object lives, or to the end of a `with`."""
         return cls(Source.open(path))
 
@@ -148,7 +149,7 @@ def _powers(stored: Array) -> Array:
     return found
 
 
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_json(path: PathLike) -> Header:
     """The object in a JSON file. Raises FileFormatError for anything else."""
     with Source.open(path) as source, reading(source.place, "JSON"):
         found = json.loads(source.bytes(0, source.size))
@@ -157,7 +158,7 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     return found
 
 
-def read_index(path: str | os.PathLike[str]) -> dict[str, str]:
+def read_index(path: PathLike) -> dict[str, str]:
     """The name of the file of each tensor of a model in several files, by the name of the tensor.
 
     An index is JSON: `weight_map` gives the name of a file beside it for each tensor. Raises
@@ -176,7 +177,7 @@ def read_index(path: str | os.PathLike[str]) -> dict[str, str]:
     return places
 
 
-def _header(source: Source) -> tuple[dict[str, Any], int]:
+def _header(source: Source) -> tuple[Header, int]:
     """The parsed header, and where the data after it starts."""
     place, size = source.place, source.size
     if size < _LENGTH_BYTES:
@@ -195,12 +196,12 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     return _parsed(source.bytes(_LENGTH_BYTES, length), place), _LENGTH_BYTES + length
 
 
-def _parsed(text: bytes, place: str) -> dict[str, Any]:
+def _parsed(text: bytes, place: str) -> Header:
     """The JSON of a header."""
     if not text.startswith(b"{"):
         raise FileFormatError(f"{place}: the header starts with {text[:1]!r} instead of b'{{'.")
     try:
-        header: dict[str, Any] = json.loads(
+        header: Header = json.loads(
             text.decode("utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_refuse
         )
     except (ValueError, RecursionError) as error:
@@ -209,7 +210,7 @@ def _parsed(text: bytes, place: str) -> dict[str, Any]:
 
 
 def _checked(
-    header: dict[str, Any], data_bytes: int, place: str
+    header: Header, data_bytes: int, place: str
 ) -> tuple[dict[str, str], dict[str, TensorEntry]]:
     """The metadata and the entries of a header, before so many bytes of data."""
     metadata = _metadata(header.get(_METADATA, {}), place)
@@ -218,8 +219,8 @@ def _checked(
     return metadata, {entry.name: entry for entry in entries}
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> Header:
+    found: Header = {}
     for name, value in pairs:
         if name in found:
             raise ValueError(f"the key {shown(name)} appears twice")
@@ -286,7 +287,7 @@ def _check_coverage(entries: list[TensorEntry], size_bytes: int, place: str) -> 
 
 
 def write_safetensors(
-    path: str | os.PathLike[str],
+    path: PathLike,
     arrays: Mapping[str, Array],
     metadata: Mapping[str, str] | None = None,
     *,

@@ -28,7 +28,7 @@ import numpy
 
 from tinycore.errors import FileFormatError
 
-__all__ = ["ALLOWANCES", "Budget", "Source", "reading", "verify_shape"]
+__all__ = ["ALLOWANCES", "Budget", "PathLike", "Source", "reading", "verify_shape"]
 
 Array = numpy.ndarray[Any, numpy.dtype[Any]]
 PathLike = str | os.PathLike[str]

@@ -26,6 +26,8 @@ from tinycore.uop.shape import DeviceLike
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]
 
+Tensors = list[Tensor]
+
 
 OF_TORCH: Final = {
     "lr": "group[i].lr, each optimizer's own; group.rates lists them",
@@ -52,8 +54,8 @@ class Optimizer:
     a negative rate.
     """
 
-    params: list[Tensor]
-    buffers: list[Tensor]
+    params: Tensors
+    buffers: Tensors
 
     __repr__ = described
 
@@ -107,7 +109,7 @@ class Optimizer:
             raise unknown_name(type(self).__name__, name, OF_TORCH, known)
 
     @property
-    def rates(self) -> list[Tensor]:
+    def rates(self) -> Tensors:
         """All learning rates, for schedulers."""
         return [self.lr]
 
@@ -129,7 +131,7 @@ class Optimizer:
         """
         Tensor.realize(*self.schedule_step())
 
-    def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
+    def schedule_step(self, proceed: Tensor | None = None) -> Tensors:
         """Assign the changed parameters and state, and return all that must be realized.
 
         Whatever ends it, all are assigned or none. Parameters without a gradient, and their state,
@@ -140,7 +142,7 @@ class Optimizer:
         with atomic_writes(lambda: [*self.params, *get_parameters(self)]):
             return self._assigned(proceed)
 
-    def _assigned(self, proceed: Tensor | None) -> list[Tensor]:
+    def _assigned(self, proceed: Tensor | None) -> Tensors:
         """`schedule_step`, which ends half-way where it raises."""
         if not settings.TRAINING:
             raise GradientError(
@@ -160,8 +162,8 @@ class Optimizer:
         return [*keep.assigned, *self.params, *self.buffers]
 
     def _updates(
-        self, places: list[int], params: list[Tensor], gradients: list[Tensor], keep: Keep
-    ) -> list[Tensor]:
+        self, places: list[int], params: Tensors, gradients: Tensors, keep: Keep
+    ) -> Tensors:
         """Amounts to subtract from each parameter; state is assigned through `keep`.
 
         `places` says which of each kind of state belongs to it.
@@ -188,7 +190,7 @@ class Optimizer:
         """The tensor where the state lives, and precise enough to add small steps to."""
         return tensor.to(self.device).cast(least_upper_dtype(tensor.dtype, dtypes.float32))
 
-    def _joined(self, tensors: list[Tensor]) -> list[Tensor]:
+    def _joined(self, tensors: Tensors) -> Tensors:
         """The tensors that `_updates` works on, or all of them joined in one."""
         if not self.fused:
             return tensors
@@ -196,7 +198,7 @@ class Optimizer:
         # in memory of its own: every parameter's new value is computed from all the old ones
         return [first.cat(*others).contiguous()]
 
-    def _parted(self, updates: list[Tensor]) -> list[Tensor]:
+    def _parted(self, updates: Tensors) -> Tensors:
         """The update of each parameter again."""
         if not self.fused:
             return updates
@@ -213,7 +215,7 @@ class Optimizer:
         made = Tensor.full((1,), value, dtype=dtype, device=self.device)
         return made.contiguous().realize().is_param_(False)
 
-    def _zeros(self) -> list[Tensor]:
+    def _zeros(self) -> Tensors:
         """State of the shape of each parameter."""
         shaped = self._joined([self._wide(param) for param in self.params])
         made = [Tensor.zeros_like(like).contiguous() for like in shaped]
@@ -232,7 +234,7 @@ class Keep:
 
     def __init__(self, proceed: Tensor | None) -> None:
         self.proceed = proceed
-        self.assigned: list[Tensor] = []
+        self.assigned: Tensors = []
 
     def unless_stopped(self, old: Tensor, new: Tensor) -> Tensor:
         """The new value, or where the step is stopped the old one."""
@@ -257,7 +259,7 @@ def _without_parameters(given: int) -> str:
     )
 
 
-def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
+def _distinct(tensors: Iterable[Tensor]) -> Tensors:
     """The tensors without repetition. Raises ArgumentTypeError for what is no tensor."""
     found: list[Any] = list({id(tensor): tensor for tensor in tensors}.values())
     for number, tensor in enumerate(found):
@@ -294,7 +296,7 @@ class OptimizerGroup(Optimizer):
         self.buffers = _distinct(buffer for optimizer in optimizers for buffer in optimizer.buffers)
 
     @property
-    def rates(self) -> list[Tensor]:
+    def rates(self) -> Tensors:
         """All learning rates, for schedulers."""
         return [rate for optimizer in self.optimizers for rate in optimizer.rates]
 
@@ -311,7 +313,7 @@ class OptimizerGroup(Optimizer):
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none)
 
-    def _assigned(self, proceed: Tensor | None) -> list[Tensor]:
+    def _assigned(self, proceed: Tensor | None) -> Tensors:
         """Tensors that the steps of all optimizers must realize. Raises as theirs do."""
         steps = [optimizer.schedule_step(proceed) for optimizer in self.optimizers]
         return _distinct(tensor for step in steps for tensor in step)

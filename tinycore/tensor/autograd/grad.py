@@ -335,10 +335,7 @@ def of_scatter(node: UOp, g: UOp) -> Gradients:
         return of_product(node, g)
     chosen = x.eq(node)
     hits = rows.eq(graph.take(node, index, axis))
-    one, ones = graph.full_like(x, 1), graph.full_like(rows, 1)
-    count = graph.scatter(
-        chosen.where(one, zero(x)), index, hits.where(ones, zero(rows)), Op.ADD, axis
-    )
+    count = graph.scatter(chosen.cast(x.dtype), index, hits.cast(rows.dtype), Op.ADD, axis)
     share = g / count
     part = graph.take(share, index, axis)
     return chosen.where(share, zero(x)), None, hits.where(part, zero(rows))
@@ -350,12 +347,10 @@ def of_product(node: UOp, g: UOp) -> Gradients:
     empty, vacant = x.eq(zero(x)), rows.eq(zero(rows))
     one, ones = graph.full_like(x, 1), graph.full_like(rows, 1)
     others = graph.scatter(empty.where(one, x), index, vacant.where(ones, rows), op, axis)
-    zeros = graph.scatter(
-        empty.where(one, zero(x)), index, vacant.where(ones, zero(rows)), Op.ADD, axis
-    )
+    zeros = graph.scatter(empty.cast(x.dtype), index, vacant.cast(rows.dtype), Op.ADD, axis)
 
     def share(factor: UOp, is_zero: UOp, others: UOp, zeros: UOp, g: UOp) -> UOp:
-        alone = zeros.eq(is_zero.where(graph.full_like(zeros, 1), zero(zeros)))
+        alone = zeros.eq(is_zero.cast(zeros.dtype))
         without = others / is_zero.where(graph.full_like(factor, 1), factor)
         return alone.where(g * without, zero(g))
 

@@ -79,7 +79,7 @@ def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
 def still_there(memory: UOp) -> list[UOp]:
     """The memory, in its present versions, and identities where gradients of memory ended."""
     homes = [home for reference in ended_at(memory) if (home := reference()) is not None]
-    return [node for home in homes if (node := home.current()) is not None]
+    return [node for home in homes for node in home.present()]
 
 
 def ended_at(memory: UOp) -> BufferSet:

@@ -33,6 +33,7 @@ from tinycore.tensor.autograd.gradient_sources import (
     still_there,
 )
 from tinycore.tensor.autograd.past import Made, made_of
+from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf, ordered
@@ -40,6 +41,7 @@ from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
+    from tinycore.tensor.core import Core
 
 BUFFER: Final = Op.BUFFER
 MOST_HISTORY_NODES: Final = 50_000
@@ -146,8 +148,14 @@ def ended(node: UOp, form: CanonicalGraph) -> BufferSet:
     that tensors show and that it goes through.
     """
     shown = form.shown
-    through = [n for n in reached(node) if n in shown and n is not node] if shown else ()
-    return ended_below([*facts_of_run([node], form).sources[0], *through])
+    known = versions.values
+    below = [n for n in reached(node) if n is not node]
+    through = [n for n in below if n in shown or n.op is Op.DETACH or n in known]
+    equal = [node] if node in known else []
+    if (value := base_of_view(node)).arg == graph.EQUAL:
+        equal = buffers_below(value.src[0])
+    found = ended_below([*facts_of_run([node], form).sources[0], *through])
+    return found - versions.references(equal)  # a value is computed from no other tensor of it
 
 
 def end(replaced: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
@@ -221,8 +229,8 @@ def values_in(nodes: Iterable[UOp]) -> dict[UOp, UOp]:
 
 def parts_in(
     below: Collection[UOp],
-) -> tuple[Callable[[UOp], list[UOp]], Callable[[UOp], list[UOp]]]:
-    """For what a tensor shows, the nodes of a graph that have its value, and those that are its
+) -> tuple[Callable[[Core], list[UOp]], Callable[[UOp], list[UOp]]]:
+    """For a tensor, the nodes of a graph that have its value, and those that are its
     former content; they may have another shape.
 
     What memory was computed by stands for it: gradients of both arrive there.
@@ -238,19 +246,15 @@ def parts_in(
         elif node.op is Op.OWN:
             versions_at[node.arg].append(node)
 
-    def equal(node: UOp) -> list[UOp]:
-        base = base_of(node)
+    def equal(tensor: Core) -> list[UOp]:
+        node, view = tensor.uop, tensor._view
+        base, whole = base_of(node), view.storage.value
         if base.op is Op.OWN:
             return versions_at[base.arg]
+        known = [graph.reshape(n, whole.shape) for n in versions.known_as(base_of(whole))]
         if (made := made_of(base)) is not None and made.node in below:
-            return [base_of(made.node)]  # whose uses those of a RESHAPE of it are, too
-        if node in below:
-            return [node]
-        home = versions.homes.get(base)
-        value = base if home is None else home.first()
-        if value is None or value not in below or value.op in WRITTEN:
-            return []
-        return [value]
+            node = base_of(made.node)  # whose uses those of a RESHAPE of it are, too
+        return [n for n in dict.fromkeys((node, *map(view.over, known))) if n in below]
 
     def before(node: UOp) -> list[UOp]:
         base = base_of(node)
@@ -303,9 +307,10 @@ def check_ended(
         for memory in sources_at(node)
     }
     asked = wanted([*origins, *chain.from_iterable(origins.values())])
-    homes = {*map(versions.homes.get, asked)}
+    known = versions.homes.get
+    homes = {known(node, node) for node in asked}
     for node, ended in origins.items():
-        if not homes.isdisjoint(map(versions.homes.get, ended)):
+        if not homes.isdisjoint([known(n, n) for n in ended]):
             raise GradientError(
                 f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
                 "which was computed from one that wants it. Differentiate "
@@ -313,10 +318,6 @@ def check_ended(
                 "tolist, numpy); where the gradient is to end there, realize what detach() "
                 "gives"
             )
-
-
-WRITTEN: Final = frozenset({Op.BUFFER, Op.MULTI, Op.ASSIGN})
-"""Ops of versions of memory."""
 
 
 def source_of(node: UOp) -> UOp:

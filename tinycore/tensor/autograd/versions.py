@@ -17,38 +17,59 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage.held_values import escaped
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 
 class Home:
-    """Identity of memory, whatever is written there, and of a value that may get some; `current` is
-    its present version, `first` the one in graphs of others that know it.
+    """Identity of memory, whatever is written there, or of a value, whatever memory it gets: the
+    nodes that have it at present, the present version of memory or those by which graphs know a
+    value, and the memory of that value.
     """
 
-    __slots__ = ("__weakref__", "current", "first")
+    __slots__ = ("__weakref__", "memory", "nodes")
 
-    def __init__(self, current: UOp) -> None:
-        self.current = self.first = weakref.ref(current)
+    def __init__(self, node: UOp) -> None:
+        self.nodes = [weakref.ref(node)]
+        self.memory: list[weakref.ref[UOp]] = []
+
+    def present(self) -> list[UOp]:
+        """The living nodes among those, and memory."""
+        return [node for r in (*self.nodes, *self.memory) if (node := r()) is not None]
 
 
 homes: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
 """The homes of versions of memory that was written to, or that something was computed from, and of
 the identities of tensors with nodes of their own, whatever memory these get.
 """
+values: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
+"""The homes of values by the nodes, and the memory, that have them: several tensors may show one,
+each in memory of its own.
+"""
 former: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
 """Versions that were overwritten, as far as graphs read them."""
 
 
 def home(version: UOp) -> Home:
-    """The home of a version."""
-    found = homes.get(version)
-    return homes.setdefault(version, Home(version)) if found is None else found
+    """The home of a version, or of a value."""
+    table = homes if version.op in (Op.BUFFER, Op.UNIQUE) else values
+    found = table.get(version)
+    return table.setdefault(version, Home(version)) if found is None else found
 
 
 def move(value: UOp, other: UOp) -> None:
-    """Let another node, such as memory, be what a value with a home is from now on."""
-    if (known := homes.get(value)) is not None:
-        homes.setdefault(other, known)
-        known.current = weakref.ref(other)
+    """Let another node, such as memory, have a value with a home, too."""
+    if (known := values.get(value)) is not None and other is not value:
+        values.setdefault(other, known)
+        (known.memory if other.op in WRITTEN else known.nodes).append(weakref.ref(other))
+
+
+def known_as(value: UOp) -> list[UOp]:
+    """The nodes by which graphs know the value of a node, which may be among them."""
+    if (known := values.get(value)) is None:
+        return []
+    found = [node for reference in known.nodes if (node := reference()) is not None]
+    known.nodes = [*map(weakref.ref, found)]
+    return found
 
 
 def references(memory: Iterable[UOp]) -> frozenset[weakref.ref[Home]]:
@@ -66,9 +87,13 @@ def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
             new._past = past
         if old in escaped:
             escaped.add(new)
-        known.current = weakref.ref(new)
+        known.nodes = [weakref.ref(new)]
         former.add(old)
     return found
+
+
+WRITTEN: Final = frozenset({Op.BUFFER, Op.MULTI, Op.ASSIGN})
+"""Ops of versions of memory."""
 
 
 def is_former(memory: UOp) -> bool:
@@ -90,5 +115,4 @@ def latest(version: UOp) -> UOp:
 def current(version: UOp) -> UOp:
     """The present version of the memory of a BUFFER; itself if that is gone."""
     known = homes.get(version)
-    found = None if known is None else known.current()
-    return version if found is None else found
+    return version if known is None else next(iter(known.present()), version)

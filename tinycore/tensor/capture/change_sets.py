@@ -72,8 +72,7 @@ class Bound(NamedTuple):
 
     def storages(self) -> list[Storage]:
         """The storages that show it now."""
-        node = self.home.current()
-        return [] if node is None else storages_over(node)
+        return [storage for node in self.home.present() for storage in storages_over(node)]
 
 
 class ChangeSet:

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 else:
     dlpack = DeferredModule("tinycore.tensor.interop.dlpack")  # ctypes, for those who exchange
 
+Pair = tuple[int, int]
+
 gzip_file: Final = deferred("gzip:GzipFile")
 fetch: Final = deferred("tinycore.helpers:fetch")
 
@@ -134,7 +136,7 @@ class Interop(InPlace):
 
     # --- DLPack
 
-    def __dlpack_device__(self) -> tuple[int, int]:
+    def __dlpack_device__(self) -> Pair:
         """The DLDevice of the memory as others see it, as (type, number).
 
         The host, where DLPack's consumers have no use for a device's memory: they get what
@@ -146,8 +148,8 @@ class Interop(InPlace):
         self,
         *,
         stream: Any = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
+        max_version: Pair | None = None,
+        dl_device: Pair | None = None,
         copy: bool | None = None,
     ) -> Any:
         """A capsule with this tensor's memory, or with a copy on the host.
@@ -182,7 +184,7 @@ class Interop(InPlace):
         array = self._host_array() if view is None else view
         return dlpack.capsule_of(array, self.dtype, versioned, copied=view is None)
 
-    def _device_capsule(self, place: tuple[int, int], versioned: bool, copy: bool | None) -> object:
+    def _device_capsule(self, place: Pair, versioned: bool, copy: bool | None) -> object:
         """A capsule with the memory of a device, this tensor's or that of a copy."""
         pointers: list[int] = []
 
@@ -291,7 +293,7 @@ class Interop(InPlace):
 
     @classmethod
     def _of_lent(
-        cls, found: dlpack.Lent, kind: tuple[int, int], place: str, target: str, copy: bool | None
+        cls, found: dlpack.Lent, kind: Pair, place: str, target: str, copy: bool | None
     ) -> Self:
         """A tensor on `target` of memory of a DLDevice that `place` works on."""
         if 0 in found.shape:

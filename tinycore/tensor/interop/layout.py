@@ -8,7 +8,7 @@ library could write to it, or take it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 from tinycore._deferred import numpy
 from tinycore.tensor.graph import MEMORY
@@ -16,6 +16,8 @@ from tinycore.tensor.runtime import HostArray
 from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
+
+Step: TypeAlias = "Callable[[UOp, HostArray], HostArray | None]"
 
 SAME_ELEMENTS: Final = MOVEMENT | SAME_VALUE
 """Ops that compute nothing."""
@@ -32,9 +34,7 @@ def moved_from(node: UOp) -> UOp:
     return source_below(node, SAME_ELEMENTS)
 
 
-def show_memory(
-    node: UOp, flat: HostArray, how: dict[Op, Callable[[UOp, HostArray], HostArray | None]]
-) -> HostArray | None:
+def show_memory(node: UOp, flat: HostArray, how: dict[Op, Step]) -> HostArray | None:
     """The flat content of the memory below a node, as that node shows it.
 
     `how` is VIEWS or COPIES. None where it has no way: for VIEWS where NumPy would have to copy, or
@@ -72,7 +72,7 @@ def skewed(node: UOp, x: HostArray) -> HostArray | None:
     return numpy.asarray(x[(slice(None),) * how.axis + (every,)])
 
 
-VIEWS: Final[dict[Op, Callable[[UOp, HostArray], HostArray | None]]] = {
+VIEWS: Final[dict[Op, Step]] = {
     Op.RESHAPE: reshaped,
     Op.EXPAND: expanded,
     Op.PERMUTE: lambda n, x: x.transpose(n.arg),
@@ -81,7 +81,7 @@ VIEWS: Final[dict[Op, Callable[[UOp, HostArray], HostArray | None]]] = {
 }
 """Movement ops that can be a view."""
 
-COPIES: Final[dict[Op, Callable[[UOp, HostArray], HostArray | None]]] = VIEWS | {
+COPIES: Final[dict[Op, Step]] = VIEWS | {
     Op.RESHAPE: lambda n, x: x.reshape(n.arg),
     Op.EXPAND: lambda n, x: numpy.broadcast_to(x, n.arg),
     Op.FLIP: lambda n, x: numpy.flip(x, tuple([a for a, reverse in enumerate(n.arg) if reverse])),

@@ -13,13 +13,12 @@ from typing import Literal, Self, TypeVar
 from tinycore.dtype import Scalar, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import counter_dtype, integer_dtype, resolve_axis
+from tinycore.tensor.checks import Ints, counter_dtype, integer_dtype, resolve_axis
 from tinycore.tensor.methods.losses import Losses, Reduction
 from tinycore.tensor.methods.remainder import negative
 from tinycore.uop.node import UOp
 
 Axes = int | Sequence[int] | None
-Ints = int | Sequence[int]
 
 
 class Composed(Losses):

@@ -15,7 +15,7 @@ from tinycore._deferred import NumpyScalar
 from tinycore.dtype import DType, DTypeLike, ImageDType, Scalar, dtypes, from_numpy_dtype, to_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import int_arguments, number_dtype, spread
+from tinycore.tensor.checks import Ints, int_arguments, number_dtype, spread
 from tinycore.tensor.core import canonical
 from tinycore.tensor.methods.pixels import new_image
 from tinycore.tensor.methods.scan import Scan
@@ -23,8 +23,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape
 from tinycore.uop.size import Size, integer_of, is_size, same_number
-
-Ints = int | Sequence[int]
 
 
 def sizes_from(name: str, shape: tuple[object, ...]) -> Shape:

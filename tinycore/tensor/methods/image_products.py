@@ -6,16 +6,14 @@ their texture units, four floats at a time; see `pixels.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NoReturn, Self
 
 from tinycore.config import Context
 from tinycore.dtype import DTypeLike, ImageDType
 from tinycore.errors import UnsupportedError
+from tinycore.tensor.checks import Ints
 from tinycore.tensor.methods.custom import Custom
 from tinycore.tensor.methods.pixels import image_of, in_image
-
-Ints = int | Sequence[int]
 
 
 class Images(Custom):

@@ -13,13 +13,14 @@ from typing import Literal, Self
 from tinycore.dtype import Scalar, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import int_arguments, resolve_axis, same_device, spread
+from tinycore.tensor.checks import Ints, int_arguments, resolve_axis, same_device, spread
 from tinycore.tensor.methods.movement import Movement, optional_sizes
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size, known_number, positive_part, same_number
 
-Ints = int | Sequence[int]
+Pair = tuple[int, int]
+
 PadMode = Literal["constant", "reflect", "replicate", "circular"]
 
 
@@ -73,7 +74,7 @@ class Joining(Movement):
 
     def pad(
         self,
-        padding: Sequence[int] | Sequence[tuple[int, int] | None],
+        padding: Sequence[int] | Sequence[Pair | None],
         mode: PadMode = "constant",
         value: Scalar = 0.0,
     ) -> Self:
@@ -106,7 +107,7 @@ class Joining(Movement):
             result = result._extended(axis, max(0, before), max(0, after), mode)
         return result if mode == "circular" else result._cropped(cuts)
 
-    def _pad_constant(self, pairs: Sequence[tuple[int, int]], value: Scalar) -> Self:
+    def _pad_constant(self, pairs: Sequence[Pair], value: Scalar) -> Self:
         """`value` around; a float around integers makes them floats."""
         outer = [(positive_part(a), positive_part(b)) for a, b in pairs]
         inner = [(a - c, b - d) for (a, b), (c, d) in zip(pairs, outer, strict=True)]
@@ -119,7 +120,7 @@ class Joining(Movement):
             )
         return self._from_node(graph.value(graph.pad_with(node, outer, value)))
 
-    def _cropped(self, pairs: Sequence[tuple[int, int]]) -> Self:
+    def _cropped(self, pairs: Sequence[Pair]) -> Self:
         """Elements cut off at both ends of each axis, by the negative amounts."""
         if any(n + a + b < 0 for n, (a, b) in zip(self.shape, pairs, strict=True)):
             raise ShapeError(f"pad: {tuple(pairs)} takes away more than shape {self.shape} has")
@@ -239,8 +240,8 @@ def int_or_none(value: float) -> int | None:
 
 
 def padding_pairs(
-    name: str, padding: Sequence[int] | Sequence[tuple[int, int] | None], shape: Shape
-) -> list[tuple[int, int]]:
+    name: str, padding: Sequence[int] | Sequence[Pair | None], shape: Shape
+) -> list[Pair]:
     """(before, after) for every axis, from either spelling. Raises ShapeError for a wrong count."""
     rank = len(shape)
     if all(isinstance(p, (int, Size)) for p in padding):
@@ -297,6 +298,6 @@ def before(stop: int, total: int, like: UOp, axis: int) -> UOp:
     return graph.pad(inside, along(like, axis, (0, total - stop)))
 
 
-def along(x: UOp, axis: int, pair: tuple[int, int]) -> list[tuple[int, int]]:
+def along(x: UOp, axis: int, pair: Pair) -> list[Pair]:
     """A pair for one axis, (0, 0) for all others."""
     return [pair if a == axis else (0, 0) for a in range(len(x.shape))]

@@ -11,11 +11,16 @@ from typing import Self
 
 from tinycore.errors import ArgumentError, IndexRangeError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import int_arguments, repeats_to, resolve_axes, resolve_axis, spread
+from tinycore.tensor.checks import (
+    Ints,
+    int_arguments,
+    repeats_to,
+    resolve_axes,
+    resolve_axis,
+    spread,
+)
 from tinycore.tensor.core import Core
 from tinycore.uop.size import quotient, same_number
-
-Ints = int | Sequence[int]
 
 
 class Movement(Core):

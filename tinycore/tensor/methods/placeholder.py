@@ -161,6 +161,7 @@ def evaluated(node: UOp, counters: dict[UOp, Numbers]) -> Numbers:
 
 
 Index = int | UOp
+Place = Index | tuple[Index, ...]
 KernelFunction = Callable[..., Any]
 
 UNLOWERED_LOOPS: Final = frozenset({AxisKind.LOOP, AxisKind.REDUCE, AxisKind.ORDERED})
@@ -195,20 +196,16 @@ class Placeholder:
         """The number of elements."""
         return math.prod(self.shape)
 
-    def __getitem__(self, index: Index | tuple[Index, ...]) -> UOp:
+    def __getitem__(self, index: Place) -> UOp:
         """The element at one number or index expression per axis."""
         return self.load(index)
 
-    def load(
-        self, index: Index | tuple[Index, ...], gate: UOp | None = None, otherwise: Scalar = 0
-    ) -> UOp:
+    def load(self, index: Place, gate: UOp | None = None, otherwise: Scalar = 0) -> UOp:
         """The element there; where `gate` is false, nothing is read: it is `otherwise`."""
         alternative = () if gate is None else (UOp.const(self.dtype, otherwise),)
         return self.place(index, gate).load(self.dtype, *alternative)
 
-    def store(
-        self, index: Index | tuple[Index, ...], value: UOp | Scalar, gate: UOp | None = None
-    ) -> UOp:
+    def store(self, index: Place, value: UOp | Scalar, gate: UOp | None = None) -> UOp:
         """A store of a value there, where `gate` holds. Raises DTypeError for another dtype."""
         node = value if isinstance(value, UOp) else UOp.const(self.dtype, value)
         if node.dtype is not self.dtype:
@@ -217,7 +214,7 @@ class Placeholder:
             )
         return self.place(index, gate).store(node)
 
-    def place(self, index: Index | tuple[Index, ...], gate: UOp | None = None) -> UOp:
+    def place(self, index: Place, gate: UOp | None = None) -> UOp:
         """The INDEX of an element. Raises ShapeError unless there is an entry for every axis."""
         entries = index if isinstance(index, tuple) else (index,)
         if len(entries) != self.ndim:

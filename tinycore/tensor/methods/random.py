@@ -8,7 +8,6 @@ where; see `stream`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from tinycore._deferred import numpy
@@ -16,7 +15,7 @@ from tinycore.config import settings
 from tinycore.dtype import DType, DTypeLike, dtypes, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, ShapeError
 from tinycore.tensor import graph
-from tinycore.tensor.checks import floating_dtype, same_device
+from tinycore.tensor.checks import Ints, floating_dtype, same_device
 from tinycore.tensor.core import canonical
 from tinycore.tensor.methods.attention import Attention
 from tinycore.tensor.methods.creation import float_or, sizes_from
@@ -39,7 +38,6 @@ from tinycore.uop.size import greatest_shape
 if TYPE_CHECKING:
     from tinycore.tensor.tensor import Tensor
 
-Ints = int | Sequence[int]
 
 LONGEST_RANKED = 1 << 16
 """Length up to which a permutation is found by comparing all pairs, in one kernel."""

@@ -18,6 +18,8 @@ from tinycore.tensor.methods.remainder import signed_bits
 from tinycore.tensor.methods.templates import templated
 from tinycore.uop.node import UOp
 
+Numbers = tuple[float, ...]
+
 EXP_ALONE: Final = 20.0
 """Magnitude from which exp(-x) is negligible next to exp(x) in every dtype."""
 FLAT: Final = math.tan(math.pi / 8)
@@ -35,16 +37,16 @@ class Series(NamedTuple):
     """From here down 2 to the power round(x / ln 2) has the bits of 0."""
     greatest: float
     """From here up exp(x) is infinite."""
-    exp: tuple[float, ...]
+    exp: Numbers
     """(exp(x) - 1 - x) / x**2 between -ln 2 / 2 and ln 2 / 2."""
-    erf: tuple[float, ...]
+    erf: Numbers
     """erf(x) / x, in x**2, below 1."""
-    log_erfc: tuple[float, ...]
+    log_erfc: Numbers
     """log(1 - erf(x)) between 1 and `erf_is_one`."""
     erf_is_one: float
-    asin: tuple[float, ...]
+    asin: Numbers
     """(asin(x)/x - 1) / x**2, in x**2, up to 1/2."""
-    atan: tuple[float, ...]
+    atan: Numbers
     """(atan(x)/x - 1) / x**2, in x**2, up to tan(pi/8)."""
 
 

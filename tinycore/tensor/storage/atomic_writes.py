@@ -15,7 +15,7 @@ from tinycore._signals import deferred
 from tinycore.tensor import graph
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.gradient_sources import origin
-from tinycore.tensor.autograd.history import WRITTEN
+from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.core import Core
 from tinycore.tensor.storage.change_tracking import UndoLog, undo
 from tinycore.tensor.storage.storage import exchange

@@ -6,16 +6,16 @@ Floor 5. A realization changes the graphs of all storages that have what was com
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial, wraps
 from operator import call
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import base_of_view, buffers_below
+from tinycore.tensor.aliases import base_of_view, buffers_below, views_below
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.gradient_sources import origin
-from tinycore.tensor.autograd.history import WRITTEN
+from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.change_tracking import change_sets, record_gradient, tensors_elsewhere
 from tinycore.tensor.storage.storage import (
     Storage,
@@ -76,7 +76,7 @@ def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
     return [
         n
         for t in tensors
-        for n in (base_of_view(t.uop), *buffers_below(t.uop), *t._view.owned[-1:])
+        for n in (*views_below(t.uop), *buffers_below(t.uop), *t._view.owned[-1:])
     ]
 
 
@@ -89,8 +89,8 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
         base = base_of_view(storage.value)
         return base in bases or base.op in WRITTEN or storage.is_owned
 
-    found = tensors_over(map(origin, nodes), may_be)
-    return [t for t in found if equal(t.uop) or before(t._shown)]
+    found = tensors_over([*map(origin, nodes), *versions.values], may_be)
+    return [t for t in found if equal(t) or before(t._shown)]
 
 
 def give_gradients(
@@ -110,7 +110,7 @@ def give_gradients(
 
 
 @while_walking
-def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozenset()) -> None:
+def replace_nodes(replacements: dict[UOp, UOp], owners: Collection[int] = frozenset()) -> None:
     """Replace nodes by their values in the graphs of all living tensors.
 
     Where tensors that are no views of each other come to show the same memory by that, it belongs
@@ -131,26 +131,31 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Container[int] = frozens
 
 
 def replace_in(
-    storages: list[Storage], changed: dict[UOp, UOp], owners: Container[int] = frozenset()
+    storages: list[Storage], changed: dict[UOp, UOp], owners: Collection[int] = frozenset()
 ) -> None:
     """Replace nodes in the values of some storages; `owners` are as for `replace_nodes`."""
     if not storages or not changed:
         return
     before = {s: s.value for s in storages}
-    found = {s: changed[old] for s, old in before.items() if old in changed}
-    alone: dict[Storage, Core] = {}
-    if len(found) < len(storages):
-        rest = [s for s in storages if s not in found]
-        alone = {s: tensor for s in rest if (tensor := s.alone()) is not None}
-        roots = {s: alone[s].uop if s in alone else before[s] for s in rest}
-        whole = UOp.sink(*candidates_above([*roots.values()], changed))
-        after = dict(zip(whole.src, graph.replace_nodes(whole, changed).src, strict=True))
-        found |= {s: new for s, n in roots.items() if (new := after.get(n, n)) is not n}
-    keep_apart(found, owners)
-    for storage, node in found.items():
-        shown = alone[storage].uop if storage in alone else before[storage]
-        versions.move(base_of(shown), origin(base_of_view(node)))
+    rest = [s for s, old in before.items() if old not in changed]
+    alone = {s: tensor for s in rest if (tensor := s.alone()) is not None}
+    roots = before | {s: tensor.uop for s, tensor in alone.items()}
+    found = kept_apart(replaced_in(roots, changed), roots, changed, owners)
+    viewed = [t for s in found for t in s.tensors()] if versions.values else []
+    shown = []
+    for tensor in viewed:
+        node = found[storage := tensor._view.storage]
+        shown.append(node if storage in alone else tensor._view.over(node))
+        versions.move(base_of(tensor.uop), base_of(shown[-1]))
     publish({s: n for s, n in found.items() if s.value is before[s]}, alone)  # or it has moved on
+    shown = [tensor.uop for tensor in viewed]  # which their views keep from now on
+
+
+def replaced_in(roots: dict[Storage, UOp], changed: dict[UOp, UOp]) -> dict[Storage, UOp]:
+    """The values of storages with nodes replaced, as far as that changes them."""
+    whole = UOp.sink(*candidates_above([*roots.values()], changed))
+    after = dict(zip(whole.src, graph.replace_nodes(whole, changed).src, strict=True))
+    return {s: new for s, n in roots.items() if (new := after.get(n, n)) is not n}
 
 
 def publish(found: dict[Storage, UOp], alone: Mapping[Storage, Core]) -> None:
@@ -165,17 +170,40 @@ def publish(found: dict[Storage, UOp], alone: Mapping[Storage, Core]) -> None:
                 tensor._move(view_of(tensor.uop))
 
 
-def keep_apart(found: dict[Storage, UOp], owners: Container[int]) -> None:
-    """Leave memory to one of the storages that get it, an owner's; others keep the value alone."""
-    if len(found) == 1 and storage_at(base_of_view(*found.values())) is None:
-        return  # as mostly
+def kept_apart(
+    found: dict[Storage, UOp],
+    roots: dict[Storage, UOp],
+    changed: dict[UOp, UOp],
+    owners: Collection[int],
+) -> dict[Storage, UOp]:
+    """The same with memory for one of the storages that get it, an owner's; others, and the graphs
+    made of what several showed, keep the value alone: they mean no tensor more than another.
+    """
     arrived: dict[UOp, list[Storage]] = {}
     for storage, node in found.items():
         if is_shared(base := base_of_view(node)) and not is_shared(storage.base):
             arrived.setdefault(base, []).append(storage)
+    owner_of: dict[UOp, Storage] = {}
     for base, storages in arrived.items():
-        owned = [s for s in storages if any(key in owners for key in s.views)]
-        owner = storage_at(base) or (owned or storages)[0]  # a run that is published again has one
-        for storage in storages:
-            if storage is not owner:
-                found[storage] = graph.equal_value(found[storage])
+        owned = [s for s in storages if not s.views.keys().isdisjoint(owners)]
+        # a run that is published again has one
+        owner_of[base] = storage_at(base) or (owned or storages)[0]
+    apart: dict[UOp, UOp] = {}
+    for old, new in changed.items():
+        if (owner := owner_of.get(base := base_of_view(new))) is not None:
+            value = base_of_view(old)
+            is_named = value.arg == graph.EQUAL and not owner.views.keys().isdisjoint(owners)
+            if is_named and changed.keys().isdisjoint(buffers_below(value.src[0])):
+                apart[old] = old
+            elif arrived[base] != [owner] or any(
+                map(graph.is_alone, versions.known_as(base_of(old)))
+            ):
+                apart[old] = graph.equal_value(new)
+    if not apart:
+        return found
+    for old, new in apart.items():
+        versions.home(base_of(old))
+        versions.move(base_of(old), base_of(new))
+    mine = {s: found[s] for s in owner_of.values() if s in found}
+    others = {s: node for s, node in roots.items() if s not in mine}
+    return mine | replaced_in(others, changed | apart)

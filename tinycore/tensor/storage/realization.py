@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
     from tinycore.schedule.retention import Realized
 
+Replacements = dict[UOp, UOp]
+"""Nodes, and what stands in the place of each."""
+
 canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
     "tinycore.schedule.canonical:canonicalize"
 )
@@ -58,7 +61,7 @@ class Writes:
 
 def compute(
     requested: Callable[[], list[UOp]], owners: Sequence[Core] = (), read: UOp | None = None
-) -> dict[UOp, UOp]:
+) -> Replacements:
     """Compute the requested roots, publish the result to living tensors; the memory of each root.
 
     Runs that write to memory exclude one another. A thread that waited for another one may find
@@ -107,7 +110,7 @@ def run_and_publish(
     read: UOp | None,
     asked: set[UOp],
     others: Sequence[UOp],
-) -> dict[UOp, UOp]:
+) -> Replacements:
     """Run a canonical graph and publish its results to living tensors; the memory of each root.
 
     What living tensors still have to read from memory about to be overwritten is computed too.
@@ -122,7 +125,7 @@ def run_and_publish(
     if change_sets:
         record_bound(form.memory)
     written = memory_written(form.assigned) if form.assigned else None
-    renewed: dict[UOp, UOp] = {}
+    renewed: Replacements = {}
 
     def publish(computed: Realized) -> None:
         replaced, cached = computed
@@ -160,7 +163,7 @@ def run_and_publish(
 
 def note_history(
     form: CanonicalGraph,
-    replaced: dict[UOp, UOp],
+    replaced: Replacements,
     asked: set[UOp],
     owners: Sequence[Core],
 ) -> None:
@@ -200,9 +203,7 @@ def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
     return found
 
 
-def differentiable(
-    form: CanonicalGraph, replaced: dict[UOp, UOp], asked: set[UOp]
-) -> dict[UOp, UOp]:
+def differentiable(form: CanonicalGraph, replaced: Replacements, asked: set[UOp]) -> Replacements:
     """Nodes of a run that stay differentiable, each with its memory: the writes come first."""
     is_asked = asked.issuperset(form.roots)
     if is_asked and not form.assigned:
@@ -268,7 +269,7 @@ def strip_views(node: UOp) -> UOp:
     return base
 
 
-def readable_again(node: UOp, memory: UOp, form: CanonicalGraph) -> dict[UOp, UOp]:
+def readable_again(node: UOp, memory: UOp, form: CanonicalGraph) -> Replacements:
     """A node that was read with its memory, if that is new."""
     below = set(memory.toposort())
     is_new = graph.is_buffer(base_of_view(memory)) and below.isdisjoint(form.memory)
@@ -288,14 +289,18 @@ def unshare(tensors: Iterable[Core]) -> None:
     """Copies that de-alias: of tensors over one uncomputed node, all but the first get one."""
     owners: dict[UOp, Core] = {}
     for tensor in tensors:
-        owner = owners.setdefault(tensor.uop, tensor)
-        if owner is tensor or is_shared(base_of_view(tensor.uop)):
+        node = root_of(tensor)
+        owner = owners.setdefault(node, tensor)
+        if owner is tensor or is_shared(base_of_view(node)):
             continue
         if (storage := tensor._settle()) is not owner._view.storage:
-            show(storage, graph.copied(storage.value))
+            value, copy = base_of(storage.value), graph.copied(storage.value)
+            versions.home(value)
+            versions.move(value, copy)
+            show(storage, copy)
 
 
-def choose_retention(roots: list[UOp], memory: dict[UOp, UOp]) -> Realized:
+def choose_retention(roots: list[UOp], memory: Replacements) -> Realized:
     """The retention policy of tensors: nodes replaced by their memory, and nodes cached in it.
 
     Roots and ASSIGNs are replaced. Other intermediate results are replaced only if no gradient

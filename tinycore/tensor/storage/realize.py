@@ -89,11 +89,12 @@ class Realization(Random):
         >>> total.item()
         6.0
         """
-        form, _ = with_waiting(unrealized([self, *lst]))
+        tensors = [self, *lst]
+        form, _ = with_waiting(unrealized(tensors))
         if roots := form.roots:
             replaced = with_identities(runtime().kernelize(roots, choose_retention))
             history.end(replaced, form)
-            replace_nodes(replaced)
+            replace_nodes(replaced, {id(tensor) for tensor in tensors})
         return self
 
     def schedule(self, *lst: Self) -> list[ScheduleItem]:
@@ -416,16 +417,17 @@ def derivatives(
     Raises GradientError where content is needed that is gone, or `realize` ended the way.
     """
     equal, before = history.parts_in(nodes)
-    wanted: dict[Core, list[UOp]] = {}
+    wanted: dict[Core, tuple[list[UOp], set[UOp]]] = {}
     for target in targets:
-        found = equal(target.uop)
+        found = equal(target)
         earlier = before(target._shown) if target.requires_grad or not found else ()
-        wanted[target] = list(dict.fromkeys([*found, *earlier]))
-    found_at = gradients(root, seed, [node for parts in wanted.values() for node in parts])
-    totals: dict[Core, UOp] = {}
-    for target, parts in wanted.items():
-        ends = {n for n in map(source_of, parts) if n.op is Op.ASSIGN and passes_gradient(n)}
+        parts = list(dict.fromkeys([*found, *earlier]))
         # none flows from a version of memory, written when nobody asked, to the one before it
+        ends = {n for n in map(source_of, parts) if n.op is Op.ASSIGN and passes_gradient(n)}
+        wanted[target] = parts, ends.union(found if len(found) > 1 else ())
+    found_at = gradients(root, seed, [node for parts, _ in wanted.values() for node in parts])
+    totals: dict[Core, UOp] = {}
+    for target, (parts, ends) in wanted.items():
         at = gradients(root, seed, parts, ends) if ends and len(parts) > 1 else found_at
         terms = [graph.reshape(at[node], target.shape) for node in parts if node in at]
         if terms:

@@ -119,6 +119,10 @@ class Storage:
         if number not in waiting:
             waiting[number] = weakref.ref(self, partial(waiting.pop, number))
 
+    def over(self, whole: UOp) -> UOp:
+        """All of a version."""
+        return whole
+
     def renumbered(self, numbers: object) -> Storage:
         """Itself: it shows no node of one tensor."""
         return self
@@ -152,9 +156,13 @@ class View:
         last = self.last
         if last is not None and last[0] is whole:
             return last[1]
-        node = graph.moved_along(graph.reshape(whole, self.shape), self.path)
+        node = self.over(whole)
         self.last = whole, node
         return node
+
+    def over(self, whole: UOp) -> UOp:
+        """Its node for a version of the storage."""
+        return graph.moved_along(graph.reshape(whole, self.shape), self.path)
 
     def renumbered(self, numbers: Mapping[object, int]) -> View:
         """The same view by nodes of one tensor that have other numbers."""
