@@ -20,10 +20,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import add
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import dtypes
-from tinycore.render.chains import MOST_COLUMN_PARTS
 from tinycore.schedule.collectives import concatenate, pad
 from tinycore.schedule.limits import loop_limits
 from tinycore.schedule.product_chains import multiplies, refusal_of_chain
@@ -31,7 +30,6 @@ from tinycore.schedule.ranges import Point, read_through
 from tinycore.schedule.storage import is_leaf
 from tinycore.schedule.weighing import (
     ROW_AXIS,
-    Again,
     Block,
     Parts,
     Weighing,
@@ -124,15 +122,22 @@ class Choice:
 
     # --- what a device does
 
-    def refusal(self, weighing: Weighing, parts: Parts, **facts: bool) -> str | None:
-        """Why no kernel goes through all keys, in such parts at once; None if one does."""
-        others = math.prod(weighing.last.batch) * parts.count // parts.shared
-        rows = self.sizes[0] * parts.shared
-        sizes = others, rows, parts.length, (weighing.first.sizes[2],), (weighing.last.sizes[1],)
-        if weighing.dtype is None:
+    def refusal(self, weighings: Sequence[Weighing], parts: Parts, **facts: Any) -> str | None:
+        """Why no kernel computes some products, of all keys in such parts at once; None if one
+        does."""
+        (dtype, *others), batch = {w.dtype for w in weighings}, weighings[0].last.batch
+        if others or dtype is None:
             return "its operands are of several types"
+        products = {p.node: p for w in weighings for p in w.products}
+        sides = self.sizes[0] * parts.shared, parts.length
+        sizes = (
+            math.prod(batch) * parts.count // parts.shared,
+            *(sides[::-1] if weighings[0].is_turned else sides),
+            tuple([p.sizes[2] for p in products.values()]),
+            tuple([w.last.sizes[1] for w in weighings]),
+        )
         facts |= {"is_few": True} if parts.count > 1 else {}
-        return refusal_of_chain(weighing.made.device, weighing.dtype, sizes, **facts)
+        return refusal_of_chain(self.any.made.device, dtype, sizes, **facts)
 
     def parts_of(self, weighing: Weighing, shared: int = 1, **facts: bool) -> Parts | None:
         """The fewest parts of keys that one kernel sees at once; None if none does."""
@@ -143,7 +148,7 @@ class Choice:
         for count in range(1, max(most, 1) + 1):
             parts = Parts(count, length_of_part(seen, count), shared, count > 1 and not is_fixed)
             fits = not is_fixed or seen % count == 0
-            if fits and self.refusal(weighing, parts, **facts) is None:
+            if fits and self.refusal([weighing], parts, **facts) is None:
                 return parts
         return None
 
@@ -160,26 +165,13 @@ class Choice:
             together = self.parts_of(mean, shared, is_few=True)
         return together or self.parts_of(mean, is_masked=mean.is_thinned or self.reads_memory)
 
-    def chains(self, weighings: Sequence[Weighing], most_parts: int | None = None) -> bool:
-        """True if gradients are one kernel each; all of them one, in whole columns, if `most_parts`
-        are given."""
-        own = [[w] for w in weighings] if most_parts is None else [weighings]
-        return all(self.chain(each, most_parts) for each in own)
-
-    def chain(self, weighings: Sequence[Weighing], most_parts: int | None) -> bool:
-        """True if some gradients are one kernel."""
-        found = {w.dtype for w in weighings}
-        products = {p.node: p for w in weighings for p in w.products}
-        steps = tuple([p.sizes[2] for p in products.values()])
-        columns = tuple([w.last.sizes[1] for w in weighings])
-        others, (dtype, *more) = math.prod(self.any.last.batch), found
-        sides = self.sizes[::-1] if weighings[0].is_turned else self.sizes
-        if more or dtype is None:
-            return False
-        sizes = (others, *sides, steps, columns)
-        device, is_masked = self.any.made.device, self.reads_memory
-        most = MOST_COLUMN_PARTS if most_parts is None else most_parts
-        return refusal_of_chain(device, dtype, sizes, False, most, is_masked) is None
+    def chains(self, weighings: Sequence[Weighing], are_one: bool = False) -> bool:
+        """True if gradients are one kernel each; all of them one, in whole columns, if they
+        `are_one`."""
+        each = [weighings] if are_one else [[w] for w in weighings]
+        facts = {"is_masked": self.reads_memory, **({"most_parts": 1} if are_one else {})}
+        whole = Parts(1, self.sizes[1])
+        return all(self.refusal(own, whole, **facts) is None for own in each)
 
     def is_rounded(self, weighing: Weighing) -> bool:
         """True if weights are rounded to a type that a unit multiplies, or not at all."""
@@ -191,7 +183,7 @@ class Choice:
         """Why attention is several kernels."""
         mean = self.mean
         if mean is not None and self.parts is None and are_ints(self.softmax.node.shape):
-            why = self.refusal(mean, Parts(1, greatest(self.sizes[1])))
+            why = self.refusal([mean], Parts(1, greatest(self.sizes[1])))
             shapes = f"{mean.query.shape} by {mean.key.shape}"
             yield f"several kernels: {mean.last.rows.dtype.name} {shapes}: {why}"
 
@@ -258,9 +250,9 @@ class Choice:
             yield self.seen(self.mean)
         parts = self.parts
         is_stored = self.is_small and (parts is None or parts.count > 1 or parts.shared > 1)
-        for weighing, is_chain, how in slopes:
+        for weighing, is_chain, is_apart in slopes:
             if is_chain or not (is_stored or self.groups):
-                yield weighing.last.node, self.gradient(weighing, is_chain, how)
+                yield weighing.last.node, self.gradient(weighing, is_chain, is_apart)
 
     def by_groups(self, slopes: Sequence[Weighing]) -> Iterator[tuple[UOp, UOp]]:
         """Each group of rows by itself."""
@@ -301,32 +293,32 @@ class Choice:
         self.logarithm = moved(Op.RESHAPE, logarithm, softmax.top.shape)
         return mean.last.node, moved(Op.RESHAPE, found.mean, mean.last.node.shape)
 
-    def slopes(self) -> Iterator[tuple[Weighing, bool, Again]]:
-        """The gradients, whether each is one kernel, and how scores are computed for it."""
+    def slopes(self) -> Iterator[tuple[Weighing, bool, bool]]:
+        """The gradients, whether each is one kernel, and whether its scores are its own."""
         if not are_ints(self.softmax.node.shape) or has_choices(self.any):
             return
         of_rows, of_keys = self.of_rows, self.of_keys
         is_chain = self.chains(of_rows)
         widths = {w.last.sizes[1] for w in of_keys}
-        are_one = len(of_keys) > len(widths) == 1 and self.chains(of_keys, most_parts=1)
+        are_one = len(of_keys) > len(widths) == 1 and self.chains(of_keys, are_one=True)
         are_chains = is_chain and (are_one or self.chains(of_keys))
         for weighing in of_rows:
-            yield weighing, is_chain, Again.ROWS
+            yield weighing, is_chain, False
         for weighing in of_keys:
-            is_apart = is_chain and not are_one and len(weighing.products) == 1
-            yield weighing, are_chains, Again.APART if is_apart else Again.ROWS
+            yield weighing, are_chains, is_chain and not are_one and len(weighing.products) == 1
 
-    def gradient(self, weighing: Weighing, is_chain: bool, how: Again) -> UOp:
+    def gradient(self, weighing: Weighing, is_chain: bool, is_apart: bool) -> UOp:
         """A gradient, computed as one kernel or in pieces."""
         rounded, logarithm = self.is_rounded(weighing), self.logarithm
         if is_chain:
-            return weighing.gradient(logarithm, rounded, how)
+            return weighing.gradient(logarithm, rounded, is_apart)
         rows, seen = self.sizes
         if weighing.is_turned:
             blocks = [Block(some, slice(0, seen)) for some in pieces(rows, self.width)]
         else:
             blocks = [Block(slice(0, rows), some) for some in pieces(seen, self.width)]
-        return added([weighing.of(b).gradient(b.queries(logarithm), rounded, how) for b in blocks])
+        each = [(weighing.of(block), block.queries(logarithm)) for block in blocks]
+        return added([part.gradient(own, rounded, is_apart) for part, own in each])
 
 
 def heads_that_share(weighing: Weighing) -> int:

@@ -20,6 +20,7 @@ from tinycore.config import settings
 from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.render.chains import Sizes, refusal_by_unit, units_of
+from tinycore.schedule.collectives import narrow
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, multiplies_by_lanes, rate_of_unit
 from tinycore.schedule.storage import Storage, is_leaf
@@ -377,7 +378,7 @@ class Reduction:
         """
         op, axes = self.node.arg
         axis, size = self.axis, self.sizes[self.axis] // factor
-        main = self.between(0, factor * size)
+        main = narrow(self.source, self.axis, 0, factor * size)
         shape = (*main.shape[:axis], factor, size, *main.shape[axis + 1 :])
         main = UOp(Op.RESHAPE, main.dtype, (main,), shape)
         if not self.reuses_operands:
@@ -394,16 +395,9 @@ class Reduction:
         size = self.sizes[self.axis]
         if size % factor == 0:
             return total
-        rest = reduce_axes(self.between(size - size % factor, size), op, axes)
+        rest = narrow(self.source, self.axis, size - size % factor, size)
+        rest = reduce_axes(rest, op, axes)
         return UOp(op, self.node.dtype, (total, rest))
-
-    def between(self, start: int, stop: int) -> UOp:
-        """The operand between two steps of the axis."""
-        shape = self.source.shape
-        if (start, stop) == (0, shape[self.axis]):
-            return self.source
-        box = tuple((start, stop) if a == self.axis else (0, n) for a, n in enumerate(shape))
-        return UOp(Op.SHRINK, self.source.dtype, (self.source,), box)
 
 
 def reduce_axes(node: UOp, op: Op, axes: tuple[int, ...]) -> UOp:

@@ -13,7 +13,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -40,15 +39,6 @@ SCALED: Final = frozenset({Op.MUL, Op.FDIV, Op.NEG, Op.CAST})
 """Steps between products and scores that hide none."""
 ROW_AXIS: Final = -2
 COLUMN_AXIS: Final = -1
-
-
-class Again(Enum):
-    """Scores of a gradient as other nodes than those of the forward pass, whose numbers would be
-    kept until then. One operand is negated, that which stays with the rows of a kernel."""
-
-    ROWS = auto()
-    APART = auto()
-    """Other nodes once more, for a kernel of its own, whose registers the weights fit."""
 
 
 class Seen(NamedTuple):
@@ -244,24 +234,27 @@ class Weighing:
         logarithm = total.alu(Op.LOG) + self.softmax.shift
         return Seen(logarithm, repeated(inverse, weighed) * weighed)
 
-    def gradient(self, logarithm: UOp, is_rounded: bool, anew: Again) -> UOp:
-        """The product, given the logarithms of rows."""
-        products = {p.node: p for p in self.products[1:]}
+    def gradient(self, logarithm: UOp, is_rounded: bool, is_apart: bool) -> UOp:
+        """The product, given the logarithms of rows.
 
-        def product(p: Product, anew: Again | None = None) -> UOp:
-            a, b = matrix(p.rows, -2), matrix(p.columns, -3)
-            if anew is not None:
-                a, b = (a, -b) if self.is_turned else (-a, b)
-            if self.is_turned and anew is not Again.APART:
-                found = product_of(b, a, p.node.dtype)
-            else:
-                found = self.turn(product_of(a, b, p.node.dtype))
-            return found if anew is None else -found
+        Scores are other nodes than those of the forward pass, whose numbers would be kept until
+        then: one operand is negated, that which stays with the rows of a kernel. If it `is_apart`,
+        other nodes once more, for a kernel of its own, whose registers the weights fit.
+        """
+
+        def product(p: Product) -> UOp:
+            rows, columns = matrix(p.rows, -2), matrix(p.columns, -3)
+            if p is self.first and is_apart:
+                return -self.turn(product_of(rows, -columns, p.node.dtype))
+            one, other = (columns, rows) if self.is_turned else (rows, columns)
+            if p is self.first:
+                return -product_of(-one, other, p.node.dtype)
+            return product_of(one, other, p.node.dtype)
 
         def end(node: UOp) -> UOp:
             return product(products[node]) if node in products else self.turn(node)
 
-        known = {self.first.node: product(self.first, anew)}
+        products, known = {p.node: p for p in self.products}, dict[UOp, UOp]()
         scores = again(self.softmax.scores, end, known)
         shift = self.turn(moved(Op.EXPAND, logarithm, self.softmax.scores.shape))
         known[self.softmax.node] = (scores - shift).alu(Op.EXP)
@@ -290,12 +283,24 @@ def weighing_at(node: UOp) -> Weighing | None:
     return Weighing(softmax, first, made, last, transposed)
 
 
+def unless(x: UOp, number: float, other: float) -> UOp:
+    """A value, but another number in place of one."""
+    return x.eq(number_like(x, number)).where(number_like(x, other), x)
+
+
+def finite(top: UOp) -> UOp:
+    """A maximum that can be subtracted: 0 in place of -inf, where all is hidden."""
+    return unless(top, -math.inf, 0)
+
+
+def divisor_of(total: UOp, may_be_zero: bool) -> UOp:
+    """A total that can be a divisor: 1 in place of 0, if there may be rows that see nothing."""
+    return unless(total, 0, 1) if may_be_zero else total
+
+
 def shift_of(logarithm: UOp, has_empty_rows: bool) -> UOp:
     """The shift of scores whose powers are weights: inf where nothing is seen, so these are 0."""
-    if not has_empty_rows:
-        return logarithm
-    is_empty = logarithm.eq(number_like(logarithm, -math.inf))
-    return is_empty.where(number_like(logarithm, math.inf), logarithm)
+    return unless(logarithm, -math.inf, math.inf) if has_empty_rows else logarithm
 
 
 def weights_of_parts(
@@ -365,18 +370,6 @@ def repeated(x: UOp, like: UOp) -> UOp:
 def number_like(x: UOp, value: Scalar, dtype: DType | None = None) -> UOp:
     """A number in the shape of a value."""
     return expanded_constant(x.shape, dtype or x.dtype, value, x.device)
-
-
-def finite(top: UOp) -> UOp:
-    """A maximum that can be subtracted: 0 in place of -inf, where all is hidden."""
-    return top.eq(number_like(top, -math.inf)).where(number_like(top, 0), top)
-
-
-def divisor_of(total: UOp, may_be_zero: bool) -> UOp:
-    """A total that can be a divisor: 1 in place of 0, if there may be rows that see nothing."""
-    if not may_be_zero:
-        return total
-    return total.eq(number_like(total, 0)).where(number_like(total, 1), total)
 
 
 def repetition_of(x: UOp) -> UOp:

@@ -25,7 +25,6 @@ from tinycore.lower.steps.tensorize import (
     ROWS,
     STEPS,
     factors_of,
-    narrowed,
     outputs_by_lane,
     too_many,
 )
@@ -47,7 +46,7 @@ class Chain:
 
     Each loop is cut into steps of the unit: (axis, 0) counts them, and of `n` and `k` the last one
     may pass the end. Of `between`, an inner loop of
-    a split, the outer one becomes (axis, 0, Part.ONLINE) if a maximum is folded over it.
+    a split, the outer one becomes (axis, 0, Part.ONLINE).
     """
 
     m: Number
@@ -155,7 +154,9 @@ class Tiles:
 
     def second(self, closer: UOp) -> UOp:
         """A sum of products one operand of which is computed from accumulators."""
-        a, b = factors_after(closer, self.m, self.n, self.unit)
+        a, b = factors_of(closer, self.m, self.n, self.unit)
+        if all(n.op is not Op.MATRIX for n in a.toposort()):
+            raise ArgumentError(f"{self.unit.name} finds no product of values made of sums")
         inside = {self.n: self.columns_after, self.column: self.steps_after}
         if self.tile is not None:
             inside[self.tile] = UOp.index(0)
@@ -209,24 +210,8 @@ def chained(kernel: UOp, step: Chain) -> UOp:
     return kernel.substitute({tiles.column: UOp.index(0) + place})
 
 
-def factors_after(closer: UOp, m: UOp, n: UOp, unit: MatrixUnit) -> tuple[UOp, UOp]:
-    """The operands of a second product, the first of which is computed from accumulators.
-
-    Raises ArgumentError if there are none.
-    """
-    value = closer.src[0]
-    is_product = closer.arg is Op.ADD and value.op is Op.MUL and value.dtype is unit.out
-    for x, y in (value.src, value.src[::-1]) if is_product else ():
-        a, b = (x.src[0] if x.op is Op.CAST else x), narrowed(y, unit.b)
-        if a.dtype is not unit.a or b is None or all(s.op is not Op.MATRIX for s in a.toposort()):
-            continue
-        if n not in a.ranges and m not in b.ranges:
-            return a, b
-    raise ArgumentError(f"{unit.name} finds no product of values made of sums")
-
-
 def online(kernel: UOp, step: Chain) -> UOp:
-    """The kernel with all reductions over blocks in one pass, if one of them is a maximum.
+    """The kernel with all reductions over blocks in one pass.
 
     Raises ArgumentError where a sum cannot be scaled to another maximum.
     """
@@ -237,8 +222,6 @@ def online(kernel: UOp, step: Chain) -> UOp:
     if block is None or step.between[-1] != INNER:
         return kernel
     folds = closer_of(kernel, block)
-    if all(n.arg is Op.ADD for n in folds):
-        return kernel
-    if not are_one_pass(folds):
+    if any(n.arg is not Op.ADD for n in folds) and not are_one_pass(folds):
         raise ArgumentError(f"{step} folds blocks by a maximum, and sums like exp(-maximum) alone")
     return kernel.substitute({block: numbered(block, Part.ONLINE)})

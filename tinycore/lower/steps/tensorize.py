@@ -174,7 +174,8 @@ def rounded_operand(value: UOp) -> UOp:
 def narrowed(value: UOp, dtype: DType, from_integers: bool = False) -> UOp | None:
     """The narrow value that was widened, if it was of this type; else None.
 
-    Where its elements are packed first, they may come from a type of integers that it holds.
+    None for sums as well, but for those of a matrix unit. Where its elements are packed first, they
+    may come from a type of integers that it holds.
     """
     inner = value.src[0] if value.op is Op.CAST else value
     is_exact = (
@@ -182,7 +183,6 @@ def narrowed(value: UOp, dtype: DType, from_integers: bool = False) -> UOp | Non
     )
     for found in (value, inner, inner.cast(dtype) if is_exact else inner):
         if found.dtype is dtype:
-            in_step = found.toposort(lambda n: n.op is not Op.AFTER)
-            has_sums = any(n.op is Op.REDUCE for n in in_step)
-            return None if has_sums else found
+            ops = {n.op for n in found.toposort(lambda n: n.op is not Op.AFTER)}
+            return found if Op.MATRIX in ops or Op.REDUCE not in ops else None
     return None

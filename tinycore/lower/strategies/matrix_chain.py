@@ -156,8 +156,8 @@ class ChainTiling(Tiling):
         step = Chain(down, n, between, k, unit)
         draft.do(step)
         launch_tiles(draft, *((*axis, 0) for axis in (down, n, *k, between)))
-        names = [(*found.between.arg.number, 0, *marks) for marks in ((), (Part.ONLINE,))]
-        at = next((name for name in names if is_split and draft.present(name)), None)
+        blocks = (*found.between.arg.number, 0, Part.ONLINE)
+        at = blocks if is_split and draft.present(blocks) else None
         columns = dimension(draft, (*between, 0), step.tiles, step.number(COLUMNS))
         sides = [
             (columns, dimension(draft, (*axis, 0), step.number(STEPS, product)))
