@@ -129,6 +129,21 @@ def test_weights_that_are_asked_for_beside_pieces() -> None:
     numpy.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_attention_by_names_of_axes_is_that_by_matrices() -> None:
+    """A sum of named axes has those of a product of matrices, heads first, whatever their order."""
+    query, key, value = (Tensor(numbers(7, 2, 4, seed=seed)).realize() for seed in range(3))
+    weights = Tensor.einsum("qhd,khd->hqk", query, key).softmax(-1)
+    result = Tensor.einsum("hqk,khd->qhd", weights, value)
+    rows, columns, values = (x.transpose(0, 1) for x in (query, key, value))
+    other = ((rows @ columns.transpose(1, 2)).softmax(-1) @ values).transpose(0, 1).contiguous()
+
+    assert len(result.schedule()) == len(other.schedule())
+    exact = [x.numpy().astype(numpy.float64).swapaxes(0, 1) for x in (query, key, value)]
+    scale = math.sqrt(query.shape[-1])
+    expected = expected_of(exact[0] * scale, exact[1], exact[2]).swapaxes(0, 1)
+    numpy.testing.assert_allclose(result.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_mask_of_no_key_at_all() -> None:
     """Rows that a mask of indices hides whole are 0, and have no gradient."""
     query, key, value = (Tensor(numbers(1, 6, 4, seed=n), requires_grad=True) for n in range(3))

@@ -153,13 +153,16 @@ class Linalg(Sorting):
         sizes: dict[str, int] = {}
         for x, letters in named:
             note_sizes(formula, letters, x, sizes)
-        everything = sorted(sizes)
+        # as in a product of matrices: batch, rows, columns, steps
+        everything = sorted(
+            sizes,
+            key=lambda c: (c not in output, not all(c in n for n in inputs), c not in inputs[0]),
+        )
         common = least_upper_dtype(*[t.dtype for t in tensors])
         wide = accumulator(common) if dtype is None else to_dtype(dtype)
         total = contracted([x for x, _ in named], [n for _, n in named], everything, output, wide)
-        places = [everything.index(c) for c in output]
-        order = [*places, *[i for i, c in enumerate(everything) if c not in output]]
-        result = total.permute(order).reshape([sizes[c] for c in output])
+        inside = [c for c in everything if c in output]
+        result = total.permute([inside.index(c) for c in output])
         return result.cast(common if dtype is None else wide)
 
     def rearrange(self, formula: str, **sizes: int) -> Self:
@@ -209,7 +212,7 @@ def contracted(
     output: str,
     wide: DType,
 ) -> AnyTensor:
-    """The product of named tensors with an axis for each of `everything`, of size 1 if summed."""
+    """The product of named tensors, with the axes of `everything` that the output has."""
     aligned = [
         x.permute([names.index(c) for c in everything if c in names]).reshape(
             [x.shape[names.index(c)] if c in names else 1 for c in everything]
@@ -217,11 +220,12 @@ def contracted(
         for x, names in zip(tensors, letters, strict=True)
     ]
 
-    def folded(factors: list[AnyTensor], gone: set[str]) -> AnyTensor:
+    def folded(factors: list[AnyTensor], gone: set[str], last: bool = False) -> AnyTensor:
         axes = [i for i, c in enumerate(everything) if c in gone]
         shape = [max(f.shape[i] for f in factors) for i in range(len(everything))]
         empty = [i for i in range(len(everything)) if any(f.shape[i] == 0 for f in factors)]
         kept = [1 if i in axes else 0 if i in empty else n for i, n in enumerate(shape)]
+        kept = [n for c, n in zip(everything, kept, strict=True) if c in output] if last else kept
         return factors[0]._product_sum(factors[1:], axes, wide).reshape(kept)
 
     factors, seen = aligned[:1], set(letters[0])
@@ -231,7 +235,7 @@ def contracted(
             factors, seen = [folded(factors, done)], seen - done
         factors.append(aligned[number])
         seen |= set(letters[number])
-    return folded(factors, seen.difference(output))
+    return folded(factors, seen.difference(output), last=True)
 
 
 def letters_of(formula: str, ranks: list[int]) -> tuple[list[str], str]:
