@@ -32,12 +32,14 @@ from tinycore.schedule.weighing import (
     ROW_AXIS,
     Block,
     Parts,
-    Weighing,
+    gradient_of,
     in_memory,
+    logarithm_of,
     mean_of,
+    part_of,
+    seen_of,
     shift_of,
     times_repeated,
-    weighing_at,
     with_more,
 )
 from tinycore.uop.movement import is_everywhere, moved
@@ -47,7 +49,7 @@ from tinycore.uop.product import elementwise_below, ends_of
 from tinycore.uop.proportional import MOST_KEPT
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.size import are_ints, greatest
-from tinycore.uop.softmax import Softmax
+from tinycore.uop.softmax import Softmax, Weighing, weighing_at
 from tinycore.uop.symbolic import simplify
 
 LEAST_PART: Final = 64
@@ -104,7 +106,7 @@ class Choice:
         """Gradients of keys and values, for which slopes or weights are summed over rows."""
         self.slopes_read = [*self.of_rows, *self.of_keys]
         self.any = weighings[0]
-        self.logarithm = self.any.logarithm
+        self.logarithm = logarithm_of(self.any)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -257,7 +259,7 @@ class Choice:
     def by_groups(self, slopes: Sequence[Weighing]) -> Iterator[tuple[UOp, UOp]]:
         """Each group of rows by itself."""
         whole = [*([] if self.mean is None else [self.mean]), *slopes]
-        groups = [Choice([w.of(rows) for w in whole], is_group=True) for rows in self.groups]
+        groups = [Choice([part_of(w, rows) for w in whole], is_group=True) for rows in self.groups]
         for group in groups:
             yield from group.changes()
         for weighing, *parts in zip(whole, *[group.weighings for group in groups], strict=True):
@@ -278,17 +280,17 @@ class Choice:
         is_one = parts is not None or self.is_small or not are_ints(softmax.node.shape)
         some = [] if is_one else pieces(seen, self.width)
         if parts is not None and parts.count > 1:
-            each = mean.of(parts)
-            found = mean_of(each.seen(is_rounded, each.may_hide), may_be_empty)
+            each = part_of(mean, parts)
+            found = mean_of(seen_of(each, is_rounded, each.may_hide), may_be_empty)
         elif parts is not None and parts.shared > 1:
-            found = mean.of(parts).seen(is_rounded, may_be_empty)
+            found = seen_of(part_of(mean, parts), is_rounded, may_be_empty)
         elif len(some) > 1:
-            blocks = [mean.of(Block(slice(0, rows), keys)) for keys in some]
-            *before, last = [in_memory(n.seen(is_rounded, n.may_hide)) for n in blocks]
+            blocks = [part_of(mean, Block(slice(0, rows), keys)) for keys in some]
+            *before, last = [in_memory(seen_of(n, is_rounded, n.may_hide)) for n in blocks]
             so_far = functools.reduce(lambda a, b: with_more(a, b, mean.may_hide), before)
             found = with_more(so_far, last, may_be_empty)
         else:
-            found = mean.seen(is_rounded, may_be_empty)
+            found = seen_of(mean, is_rounded, may_be_empty)
         logarithm = shift_of(found.logarithm, may_be_empty)
         self.logarithm = moved(Op.RESHAPE, logarithm, softmax.top.shape)
         return mean.last.node, moved(Op.RESHAPE, found.mean, mean.last.node.shape)
@@ -311,14 +313,14 @@ class Choice:
         """A gradient, computed as one kernel or in pieces."""
         rounded, logarithm = self.is_rounded(weighing), self.logarithm
         if is_chain:
-            return weighing.gradient(logarithm, rounded, is_apart)
+            return gradient_of(weighing, logarithm, rounded, is_apart)
         rows, seen = self.sizes
         if weighing.is_turned:
             blocks = [Block(some, slice(0, seen)) for some in pieces(rows, self.width)]
         else:
             blocks = [Block(slice(0, rows), some) for some in pieces(seen, self.width)]
-        each = [(weighing.of(block), block.queries(logarithm)) for block in blocks]
-        return added([part.gradient(own, rounded, is_apart) for part, own in each])
+        each = [(part_of(weighing, block), block.queries(logarithm)) for block in blocks]
+        return added([gradient_of(part, own, rounded, is_apart) for part, own in each])
 
 
 def heads_that_share(weighing: Weighing) -> int:

@@ -13,30 +13,24 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.schedule.collectives import expanded_constant, narrow, pad
 from tinycore.uop.movement import moved, source_below
 from tinycore.uop.node import UOp
-from tinycore.uop.op import APPROXIMATE, Op
+from tinycore.uop.op import Op
 from tinycore.uop.product import (
     Product,
     again,
-    elementwise_below,
-    ends_of,
-    is_turned,
     matrix,
     product_at,
     product_of,
     row_fold,
     turned,
 )
-from tinycore.uop.softmax import Softmax, softmax_at, softmax_below
+from tinycore.uop.softmax import Softmax, Weighing
 
-SCALED: Final = frozenset({Op.MUL, Op.FDIV, Op.NEG, Op.CAST})
-"""Steps between products and scores that hide none."""
 ROW_AXIS: Final = -2
 COLUMN_AXIS: Final = -1
 
@@ -120,167 +114,80 @@ class Parts:
 Region = Block | Parts
 
 
-@dataclass(frozen=True)
-class Weighing:
-    """A product that reads the weights of a softmax of products."""
+def logarithm_of(weighing: Weighing) -> UOp:
+    """The shift of the scores of each row: weights are exp of the difference."""
+    softmax = weighing.softmax
+    return shift_of(softmax.total.alu(Op.LOG) + softmax.top, softmax.has_empty_rows)
 
-    softmax: Softmax
-    first: Product
-    """P."""
-    made: UOp
-    """A (.., rows, seen), in the type in which it is multiplied."""
-    last: Product
-    is_turned: bool
-    """True if the product sums over rows."""
 
-    @property
-    def is_mean(self) -> bool:
-        """True if values are weighed in proportion to weights; else it is a gradient."""
-        return not self.is_turned and softmax_below(self.made) is not None
-
-    @property
-    def is_thinned(self) -> bool:
-        """True if weights are more than a softmax in another type, as after dropout."""
-        return source_below(self.made, {Op.CAST}) is not self.softmax.node
-
-    @property
-    def dtype(self) -> DType | None:
-        """The type of all operands; None for several."""
-        found = {p.dtype for p in (*self.products, self.last)}
-        return found.pop() if len(found) == 1 else None
-
-    @cached_property
-    def may_hide(self) -> bool:
-        """True if all scores of a row may be -inf in a region, as by a mask."""
-        steps = elementwise_below(self.softmax.scores)
-        return self.softmax.has_empty_rows or any(n.op not in SCALED for n in steps)
-
-    @cached_property
-    def products(self) -> list[Product]:
-        """The products that A is made of, P first."""
-        steps = elementwise_below(self.made)
-        found = [product_at(n) for n in ends_of(steps) if n is not self.first.node]
-        return [self.first, *(p for p in found if p is not None and p.batch == self.first.batch)]
-
-    @cached_property
-    def query(self) -> UOp:
-        """Q (.., rows, features)."""
-        return matrix(self.first.rows, -2)
-
-    @cached_property
-    def key(self) -> UOp:
-        """K (.., seen, features)."""
-        return matrix(self.first.columns, -3)
-
-    @cached_property
-    def value(self) -> UOp:
-        """V, in whose rows the product sums."""
-        return turned(matrix(self.last.columns, -3))
-
-    @property
-    def logarithm(self) -> UOp:
-        """The shift of the scores of each row: weights are exp of the difference."""
-        softmax = self.softmax
-        return shift_of(softmax.total.alu(Op.LOG) + softmax.top, softmax.has_empty_rows)
-
-    def of(self, region: Region) -> Weighing:
-        """The same of a region, as if that were all."""
-        known = {
-            p.node: product_of(
-                region.queries(matrix(p.rows, -2)), region.keys(matrix(p.columns, -3)), p.node.dtype
-            )
-            for p in self.products
-        }
-        scores = again(self.softmax.scores, region.scores, known)
-        if region.is_padded:
-            there = region.scores(number_like(self.softmax.scores, True, dtypes.bool))
-            scores = there.where(scores, number_like(scores, -math.inf))
-        top = row_fold(scores, Op.MAX)
-        shift = finite(top) if region.is_padded or self.may_hide else top
-        power = self.power(scores - repeated(shift, scores), is_rounded=True)
-        total = row_fold(power, Op.ADD)
-        divisor = divisor_of(total, self.softmax.has_empty_rows)
-        softmax = Softmax(
-            power / repeated(divisor, power), scores, power, top, shift, total, divisor
+def part_of(weighing: Weighing, region: Region) -> Weighing:
+    """The same of a region, as if that were all."""
+    known = {
+        p.node: product_of(
+            region.queries(matrix(p.rows, -2)), region.keys(matrix(p.columns, -3)), p.node.dtype
         )
-        known[self.softmax.node] = softmax.node
-        made = again(self.made, region.scores, known)
-        value = (region.queries if self.is_turned else region.keys)(self.value)
-        node = product_of(self.turn(made), turned(value), self.last.node.dtype)
-        first, last = product_at(known[self.first.node]), product_at(node)
-        assert first is not None, "it is written like that of all"
-        assert last is not None, "it is written like that of all"
-        return Weighing(softmax, first, made, last, self.is_turned)
-
-    def turn(self, x: UOp) -> UOp:
-        """A matrix (.., rows, seen) as the product takes it."""
-        return turned(x) if self.is_turned else x
-
-    def power(self, difference: UOp, is_rounded: bool) -> UOp:
-        """exp of scores less their shift; as a device approximates it where nothing is rounded."""
-        exact = self.softmax.power.arg
-        return UOp(Op.EXP, difference.dtype, (difference,), exact if is_rounded else APPROXIMATE)
-
-    def seen(self, is_rounded: bool, may_be_empty: bool) -> Seen:
-        """The values weighed; with exact weights where these are not rounded."""
-        # Dividing the weighed values is less work than dividing every weight. The total comes first
-        # in the product, and so do the kernels that it needs: it ties each factor to its piece.
-        power = self.power(self.softmax.power.src[0], is_rounded)
-        total = row_fold(power, Op.ADD)
-        inverse = divisor_of(total, may_be_empty).alu(Op.RECIPROCAL)
-        made = self.made if is_rounded else self.made.src[0]
-        weights = again(made, same, {self.softmax.node: power})
-        weighed = product_of(weights, turned(self.value), self.last.node.dtype)
-        logarithm = total.alu(Op.LOG) + self.softmax.shift
-        return Seen(logarithm, repeated(inverse, weighed) * weighed)
-
-    def gradient(self, logarithm: UOp, is_rounded: bool, is_apart: bool) -> UOp:
-        """The product, given the logarithms of rows.
-
-        Scores are other nodes than those of the forward pass, whose numbers would be kept until
-        then: one operand is negated, that which stays with the rows of a kernel. If it `is_apart`,
-        other nodes once more, for a kernel of its own, whose registers the weights fit.
-        """
-
-        def product(p: Product) -> UOp:
-            rows, columns = matrix(p.rows, -2), matrix(p.columns, -3)
-            if p is self.first and is_apart:
-                return -self.turn(product_of(rows, -columns, p.node.dtype))
-            one, other = (columns, rows) if self.is_turned else (rows, columns)
-            if p is self.first:
-                return -product_of(-one, other, p.node.dtype)
-            return product_of(one, other, p.node.dtype)
-
-        def end(node: UOp) -> UOp:
-            return product(products[node]) if node in products else self.turn(node)
-
-        products, known = {p.node: p for p in self.products}, dict[UOp, UOp]()
-        scores = again(self.softmax.scores, end, known)
-        shift = self.turn(moved(Op.EXPAND, logarithm, self.softmax.scores.shape))
-        known[self.softmax.node] = (scores - shift).alu(Op.EXP)
-        slopes = again(self.made if is_rounded else self.made.src[0], end, known)
-        return product_of(slopes, turned(self.value), self.last.node.dtype)
+        for p in weighing.products
+    }
+    scores = again(weighing.softmax.scores, region.scores, known)
+    if region.is_padded:
+        there = region.scores(number_like(weighing.softmax.scores, True, dtypes.bool))
+        scores = there.where(scores, number_like(scores, -math.inf))
+    top = row_fold(scores, Op.MAX)
+    shift = finite(top) if region.is_padded or weighing.may_hide else top
+    power = weighing.power(scores - repeated(shift, scores), is_rounded=True)
+    total = row_fold(power, Op.ADD)
+    divisor = divisor_of(total, weighing.softmax.has_empty_rows)
+    softmax = Softmax(power / repeated(divisor, power), scores, power, top, shift, total, divisor)
+    known[weighing.softmax.node] = softmax.node
+    made = again(weighing.made, region.scores, known)
+    value = (region.queries if weighing.is_turned else region.keys)(weighing.value)
+    node = product_of(weighing.turn(made), turned(value), weighing.last.node.dtype)
+    first, last = product_at(known[weighing.first.node]), product_at(node)
+    assert first is not None, "it is written like that of all"
+    assert last is not None, "it is written like that of all"
+    return Weighing(softmax, first, made, last, weighing.is_turned)
 
 
-def weighing_at(node: UOp) -> Weighing | None:
-    """The product that a node is, if it reads weights of a softmax of products; None for others."""
-    if (last := product_at(node)) is None or last.rows.op is not Op.RESHAPE:
-        return None
-    made = last.rows.src[0]
-    transposed = is_turned(made)
-    sizes = last.sizes[::2]
-    if made.shape != (*last.batch, *sizes):
-        return None
-    made = made.src[0] if transposed else made
-    found = {n for n in elementwise_below(made) if n.op is Op.FDIV and softmax_at(n) is not None}
-    softmax = softmax_at(found.pop()) if len(found) == 1 else None
-    if softmax is None:
-        return None
-    ends = ends_of(elementwise_below(softmax.scores)) or [softmax.scores]
-    first = next((p for n in ends if (p := product_at(n)) is not None), None)
-    if first is None or first.node.shape != made.shape:
-        return None
-    return Weighing(softmax, first, made, last, transposed)
+def seen_of(weighing: Weighing, is_rounded: bool, may_be_empty: bool) -> Seen:
+    """The values weighed; with exact weights where these are not rounded."""
+    # Dividing the weighed values is less work than dividing every weight. The total comes first
+    # in the product, and so do the kernels that it needs: it ties each factor to its piece.
+    power = weighing.power(weighing.softmax.power.src[0], is_rounded)
+    total = row_fold(power, Op.ADD)
+    inverse = divisor_of(total, may_be_empty).alu(Op.RECIPROCAL)
+    made = weighing.made if is_rounded else weighing.made.src[0]
+    weights = again(made, same, {weighing.softmax.node: power})
+    weighed = product_of(weights, turned(weighing.value), weighing.last.node.dtype)
+    logarithm = total.alu(Op.LOG) + weighing.softmax.shift
+    return Seen(logarithm, repeated(inverse, weighed) * weighed)
+
+
+def gradient_of(weighing: Weighing, logarithm: UOp, is_rounded: bool, is_apart: bool) -> UOp:
+    """The product, given the logarithms of rows.
+
+    Scores are other nodes than those of the forward pass, whose numbers would be kept until
+    then: one operand is negated, that which stays with the rows of a kernel. If it `is_apart`,
+    other nodes once more, for a kernel of its own, whose registers the weights fit.
+    """
+
+    def product(p: Product) -> UOp:
+        rows, columns = matrix(p.rows, -2), matrix(p.columns, -3)
+        if p is weighing.first and is_apart:
+            return -weighing.turn(product_of(rows, -columns, p.node.dtype))
+        one, other = (columns, rows) if weighing.is_turned else (rows, columns)
+        if p is weighing.first:
+            return -product_of(-one, other, p.node.dtype)
+        return product_of(one, other, p.node.dtype)
+
+    def end(node: UOp) -> UOp:
+        return product(products[node]) if node in products else weighing.turn(node)
+
+    products, known = {p.node: p for p in weighing.products}, dict[UOp, UOp]()
+    scores = again(weighing.softmax.scores, end, known)
+    shift = weighing.turn(moved(Op.EXPAND, logarithm, weighing.softmax.scores.shape))
+    known[weighing.softmax.node] = (scores - shift).alu(Op.EXP)
+    slopes = again(weighing.made if is_rounded else weighing.made.src[0], end, known)
+    return product_of(slopes, turned(weighing.value), weighing.last.node.dtype)
 
 
 def unless(x: UOp, number: float, other: float) -> UOp:

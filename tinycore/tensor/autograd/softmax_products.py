@@ -18,13 +18,11 @@ from tinycore.uop.op import Op
 from tinycore.uop.product import (
     elementwise_below,
     ends_of,
-    matrix,
-    product_at,
     product_of,
     turned,
 )
 from tinycore.uop.size import are_ints
-from tinycore.uop.softmax import softmax_below
+from tinycore.uop.softmax import weighing_at
 
 RESULTS: Final = frozenset({Op.CAST, Op.RESHAPE})
 """Ops that a product ends with: its axis of one is left out, and a wide sum rounded."""
@@ -36,25 +34,21 @@ def weighed_at(
 ) -> list[tuple[UOp, UOp]] | None:
     """Gradients where a node is values weighed by a softmax of products: the operands of both, with
     theirs, given that of the node. None where it is not, or where gradients of others are asked."""
-    last = product_at(node.src[0] if node.op is Op.CAST else node)
-    if last is None or last.dtype is not node.dtype:
+    found = weighing_at(node.src[0] if node.op is Op.CAST else node)
+    if found is None or not (found.is_mean and found.dtype is node.dtype):
         return None
-    made = last.rows.src[0] if last.rows.op is Op.RESHAPE else last.rows
-    softmax = softmax_below(made) if made.shape == (*last.batch, *last.sizes[::2]) else None
-    if softmax is None or not are_ints((*made.shape, *last.sizes)):
-        return None
+    softmax, first, made, last = found.softmax, found.first, found.made, found.last
+    sizes = (*made.shape, *last.sizes, *first.sizes)
     steps, scored = elementwise_below(made), elementwise_below(softmax.scores)
     of_scores = ends_of(scored) or [softmax.scores]
     ends = [n for n in ends_of(steps) if n in useful and n not in softmax.folds]
-    firsts = [p for n in ends if n in of_scores and (p := product_at(n)) is not None]
-    first = next((p for p in firsts if p.dtype is node.dtype and p.batch == last.batch), None)
-    if first is None or not are_ints(first.sizes) or not {*ends} <= {*of_scores}:
+    if not are_ints(sizes) or first.node not in ends or not {*ends} <= {*of_scores}:
         return None
     inside = {*steps, *softmax.folds, *first.inside, *last.inside, last.rows, last.node}
     if not (inside - {node}).isdisjoint(targets) or first.node in targets:
         return None
-    query, key = matrix(first.rows, -2), matrix(first.columns, -3)
-    value, wide, weights = turned(matrix(last.columns, -3)), last.node.dtype, softmax.node
+    query, key, value = found.query, found.key, found.value
+    wide, weights = last.node.dtype, softmax.node
     mean = graph.fold(g.cast(wide) * node.cast(wide), Op.ADD, [len(g.shape) - 1])
     end = made.src[0] if made.op is Op.CAST else made  # it is not rounded
     slope = by(end, product_of(g, value, wide).cast(end.dtype), [weights])[weights]
