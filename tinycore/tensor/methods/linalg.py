@@ -154,10 +154,7 @@ class Linalg(Sorting):
         for x, letters in named:
             note_sizes(formula, letters, x, sizes)
         # as in a product of matrices: batch, rows, columns, steps
-        everything = sorted(
-            sizes,
-            key=lambda c: (c not in output, not all(c in n for n in inputs), c not in inputs[0]),
-        )
+        everything = sorted(sizes, key=lambda c: (c not in output, [c not in n for n in inputs]))
         common = least_upper_dtype(*[t.dtype for t in tensors])
         wide = accumulator(common) if dtype is None else to_dtype(dtype)
         total = contracted([x for x, _ in named], [n for _, n in named], everything, output, wide)
