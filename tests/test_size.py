@@ -27,22 +27,22 @@ BUDGETS: Final = {
     "tinycore/device": 20_197,
     "tinycore/engine": 20_936,
     "tinycore/lower": 46_158,
-    "tinycore/lower/steps": 13_069,
+    "tinycore/lower/steps": 12_919,
     "tinycore/lower/strategies": 25_873,
     "tinycore/linalg": 7_467,
     "tinycore/nn": 16_221,
     "tinycore/nn/files": 14_610,
     "tinycore/nn/optim": 8_323,
     "tinycore/render": 17_938,
-    "tinycore/schedule": 62_073,
+    "tinycore/schedule": 61_223,
     "tinycore/tensor": 13_538,
-    "tinycore/tensor/autograd": 8_630,
+    "tinycore/tensor/autograd": 8_530,
     "tinycore/tensor/capture": 15_383,
     "tinycore/tensor/guards": 7_689,
     "tinycore/tensor/interop": 7_413,
-    "tinycore/tensor/methods": 57_369,
+    "tinycore/tensor/methods": 57_389,
     "tinycore/tensor/storage": 12_000,
-    "tinycore/uop": 44_480,
+    "tinycore/uop": 44_990,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_679
+SUM: Final = 474_109
 """The budgets of the core together."""
-FLOORS: Final = 436_707
+FLOORS: Final = 436_290
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
