@@ -6,19 +6,17 @@ Floor 3'. A gate compares an index with a constant; where the loop crosses it, i
 from __future__ import annotations
 
 import itertools
-from typing import Final
 
 from tinycore.lower.cost import LEAST_LANES
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import SMALL_LOOP, KernelFacts
 from tinycore.lower.loops import Number
+from tinycore.lower.steps.peel import MOST_PEELED
 from tinycore.lower.tile import Peel
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.symbolic import simplified
-
-MOST_BORDERS: Final = 4
 
 
 def peel_borders(draft: Draft) -> list[Number]:
@@ -29,7 +27,7 @@ def peel_borders(draft: Draft) -> list[Number]:
         steps = steps_compared(facts, loop)
         edges = (0, *steps, loop.extent)
         widest = max(b - a for a, b in itertools.pairwise(edges))
-        if contiguous and 1 <= len(steps) <= MOST_BORDERS and widest >= LEAST_LANES:
+        if contiguous and 1 <= len(steps) < MOST_PEELED and widest >= LEAST_LANES:
             draft.do(Peel(number := loop.arg.number, steps))
             return [(*number, part) for part in range(len(edges) - 1)]
     return []

@@ -36,8 +36,6 @@ HORIZONTAL_STEPS: Final = 6
 """Cost of adding up the lanes of a sum, in steps of the sum."""
 MOST_ROWS: Final = 8
 """Rows of the tallest register tile."""
-PANEL_VECTORS: Final = 4
-"""Vectors in a row of the widest register tile, roughly."""
 NEAR_CACHE_BYTES: Final = 32 << 10
 """The first cache of a processor."""
 WAKE_OPERATIONS: Final = 200_000
@@ -59,8 +57,6 @@ NEAR_RATE: Final = 128
 """Bytes per clock that a unit reads from its shared memory: 32 banks of a word."""
 FAR_CYCLES: Final = 4.0
 """Cost of a word from L2 in words from shared memory, where `Limits` does not state the rate."""
-MOST_RESIDENT: Final = 32
-"""Most groups that are resident on a unit."""
 
 
 class Cost(NamedTuple):
@@ -233,7 +229,7 @@ def reads_if_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) 
         and again >= MOST_ROWS * LEAST_REUSE
         # right outside the loops over rows: all loops of its address must be further out
         and others[-1] not in ranges
-        and PANEL_VECTORS * depth <= 2 * limits.cache_bytes
+        and depth <= limits.cache_bytes // 2
     )
 
 
@@ -280,7 +276,7 @@ def resident_groups(limits: Limits, threads: int, registers: int) -> int:
         )
         if stated
     ]
-    return min(room, default=MOST_RESIDENT)
+    return min(room, default=1)
 
 
 def cycles_of_loads(limits: Limits, near: float, far: float) -> float:

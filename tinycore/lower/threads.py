@@ -25,8 +25,6 @@ CHUNKS_OF_FILLS: Final = 2
 """Pieces of work per thread if each piece fills an array again."""
 MOST_WANTED: Final = 4
 """Largest multiple of the wanted pieces among which equal ones are searched for."""
-MOST_REPEATED: Final = 4
-"""Work that is repeated so that threads share the rest may be one part in so many of all work."""
 
 
 def share_among_threads(draft: Draft) -> None:
@@ -100,7 +98,7 @@ def is_worth_repeating(draft: Draft, chunks: int) -> bool:
     """True if the fills outside all loops are cheap enough to be repeated in each chunk."""
     outside = fills_outside(draft)
     repeated = work_of(UOp.sink(*outside).toposort()) if outside else 0
-    return repeated * (chunks - 1) * MOST_REPEATED <= draft.work
+    return repeated * (chunks - 1) <= draft.work
 
 
 def fills_outside(draft: Draft) -> list[UOp]:

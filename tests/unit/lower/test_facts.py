@@ -73,4 +73,3 @@ def test_footprint_is_what_loops_read_from_end_to_end() -> None:
 
     assert facts.footprint([depth]) == 4 * (32 + 31 * 16 + 1)
     assert facts.footprint([rows, columns, depth]) == 4 * (8 * 32 + 32 * 16)
-    assert facts.footprint([rows, columns, depth], least_reuse=9) == 4 * 8 * 32, "left, 16 times"

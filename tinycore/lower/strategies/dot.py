@@ -38,8 +38,6 @@ LEAST_STEPS: Final = 64
 """Elements of a sum in one step of the loops around held sums, so that adding it is little work."""
 PAGE_BYTES: Final = 4096
 """Bytes of a page; hardware prefetching ends where a page does."""
-LEAST_AGAIN: Final = 8
-"""Least number of reads of an operand for which holding sums pays."""
 
 
 def sum_in_parts(draft: Draft) -> None:
@@ -60,21 +58,23 @@ def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
         return
     outputs = [r for r in draft.facts.outputs if r.extent > 1 and r.arg.kind in PLAIN_KINDS]
     loops = hold_outputs(draft, axis) or outputs
-    rows = reused_rows(draft.facts, draft.limits, loops)
-    stream = None if rows else row_of_streams(draft.facts, draft.limits, axis)
+    tile = reused_rows(draft.facts, draft.limits, loops)
+    rows = tile or row_beside(draft.facts, draft.limits, axis)
     cut_row(draft, number, size, width)
-    rows = [(row, draft.size("rows", tall, least=2)) for row, tall in rows]
+    rows = [(row, draft.size("rows", tall, least=2 if tile else 1)) for row, tall in rows]
     for row, tall in rows:
-        draft.cut(row, tall, AxisKind.UNROLL)
+        if tall > 1:
+            draft.cut(row, tall, AxisKind.UNROLL)
+    copies = math.prod(tall for _, tall in rows)
     steps = size // width
     partial = next((p for p in PARTIAL_SUMS if steps >= 2 * p), 1)
     partial = draft.size("accumulators", partial, max(steps // 2, 1))
-    if stream is not None:
-        draft.cut(stream, STREAMS, AxisKind.UNROLL)
-        partial = min(partial, PARTIAL_SUMS[0] // STREAMS)
-    if rows:
-        unroll(draft, (*number, 0), steps, math.prod(tall for _, tall in rows))
-    elif partial > 1:
+    if tile:
+        unroll(draft, (*number, 0), steps, copies)
+        return
+    if copies > 1:
+        partial = min(partial, PARTIAL_SUMS[0] // copies)
+    if partial > 1:
         draft.cut((*number, 0), partial, AxisKind.PARTIAL)
         unroll(draft, (*number, 0, REST), steps % partial, 1)
 
@@ -104,16 +104,18 @@ def unroll(draft: Draft, number: Number, steps: int, copies: int) -> None:
         draft.do(Bind(number, AxisKind.UNROLL))
 
 
-def row_of_streams(facts: KernelFacts, limits: Limits, axis: UOp) -> Number | None:
-    """The loop over results whose sums along `axis` read pages of their own, if any."""
+def row_beside(facts: KernelFacts, limits: Limits, axis: UOp) -> list[tuple[Number, int]]:
+    """The innermost loop over results, and how many of their sums go beside each other: several
+    where each reads pages of its own."""
     outputs = [r for r in facts.outputs if r.extent > 1]
     if not outputs or not facts.is_fixed or not facts.are_side_by_side:
-        return None
+        return []
     row, least = outputs[-1], STREAMS * max(limits.threads, 1)
-    loads = [n for n in facts.loads if axis in n.src[1].ranges]
-    moves = [facts.stride(n, row) for n in loads if row in n.src[1].ranges]
+    loads = [n for n in facts.loads if {axis, row} <= n.src[1].ranges]
+    moves = [facts.stride(n, row) for n in loads]
     far = [m is not None and abs(m) * facts.itemsize >= PAGE_BYTES for m in moves]
-    return row.arg.number if far and all(far) and row.extent >= least else None
+    is_apart = far and all(far) and row.extent >= least
+    return [(row.arg.number, STREAMS if is_apart else 1)]
 
 
 # --- tiles
@@ -189,7 +191,7 @@ def steps_at_once(facts: KernelFacts, limits: Limits, around: list[UOp]) -> int:
     """
     outputs = [r for r in facts.outputs if r.extent > 1]
     inside = facts.reduced[len(around) :]
-    each = facts.footprint([*outputs, *inside], LEAST_AGAIN)
+    each = facts.footprint([*outputs, *inside])
     rows = LONGEST_SIDE * math.prod(r.extent for r in inside) * facts.itemsize
     most = min(limits.cache_bytes // 2 // max(each, 1), NEAR_CACHE_BYTES // rows)
     most = min(most, around[-1].extent // 2)
@@ -206,6 +208,6 @@ def loops_around_sums(facts: KernelFacts, limits: Limits, axis: UOp) -> list[UOp
     for place in range(len(reduced)):
         if math.prod(r.extent for r in reduced[place:]) < LEAST_STEPS:
             return []
-        if facts.footprint([*outputs, *reduced[place:]], LEAST_AGAIN) <= cache:
+        if facts.footprint([*outputs, *reduced[place:]]) <= cache:
             return reduced[:place]
     return []

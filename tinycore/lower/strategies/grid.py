@@ -27,7 +27,7 @@ from tinycore.lower.draft import UNROLLED, Draft, fuse_loops, unroll_sums
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, fills_of
 from tinycore.lower.steps.split import may_be_empty
-from tinycore.lower.strategies import grid_rows, grid_transpose, matrix_chain
+from tinycore.lower.strategies import grid_rows, matrix_chain, transpose
 from tinycore.lower.strategies.grid_sides import sides_of
 from tinycore.lower.strategies.grid_stages import GROUPS_BESIDE
 from tinycore.lower.strategies.levels import RegisterTile, levels_of
@@ -91,7 +91,7 @@ def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Pr
         steps = partial(rows_each, rows=rows, wanted=wanted)
         yield Proposal("grid rows", None, Cost(cycles_of_thread(wanted)), steps)
         return
-    yield from grid_transpose.propose(facts, limits)
+    yield from transpose.propose(facts, limits)
     if shared is None:
         outputs = math.prod(by for _, by, _ in tiles_of_thread(facts, limits, wanted))
         groups = -(-facts.outputs_launched // (outputs * wanted))

@@ -2,7 +2,7 @@
 
 Floor 3'. Loops are cut into groups, threads and parts of a unit; operands are staged where groups
 share them, in as many copies as fit. `vector_product.py`,
-`unit_product.py`, `matrix_chain.py` and `grid_transpose.py` say
+`unit_product.py`, `matrix_chain.py` and `transpose.py` say
 which loops and which operands; `levels.py` which sizes; `cost.py` chooses.
 """
 
@@ -25,8 +25,6 @@ from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
-LEAST_GAIN: Final = 1.1
-"""Least ratio of the operands that a wave reads in row-major order to those it reads in bands."""
 LEAST_FILLED: Final = 4
 """Divisor of `Limits.threads`: tiles that keep fewer threads busy than the quotient are not
 proposed. Only for devices that state their units, for which the cost of idle units is known."""
@@ -273,7 +271,7 @@ def band_of(down: int, across: int, wave: int, tall: float, wide: float) -> int 
 
     heights = [n for n in range(1, down) if down % n == 0]
     best = min(heights, key=read_in, default=1)
-    return best if best > 1 and read_in(1) >= LEAST_GAIN * read_in(best) else None
+    return best if best > 1 else None
 
 
 def is_part(loop: UOp, number: Number) -> bool:

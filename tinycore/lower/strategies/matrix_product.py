@@ -38,8 +38,6 @@ SPARE_FOR_SHARED: Final = 1
 """And more where the rows themselves share taps, which then stay in registers."""
 COMPILERS_UNROLL: Final = 8
 """Steps of a loop that a compiler unrolls by itself."""
-WHOLE_LINES: Final = 0.75
-"""The part of the time of a tile of image rows that a wide tile takes: it reads whole lines."""
 ENOUGH_READ: Final = 1024
 """Reads of a panel's element that amortize packing it."""
 BLOCK_OF_VARYING: Final = 8
@@ -112,10 +110,10 @@ def tile_of(facts: KernelFacts, limits: Limits, axis: UOp, row: UOp | None, vect
     below = None if row is None else image_rows(facts, axis, row)
     room = room_for_tile(facts, limits, row)
     time, tall, wide = register_tile(facts, limits, rows, vectors, room)
-    if below is not None:
+    # Lines that share no taps are read as well by a wide tile, which reads them whole.
+    if below is not None and facts.rows_overlap(axis, below):
         other, taller, lines = register_tile(facts, limits, rows, below.extent, room)
-        bound = time * below.extent * (1 if facts.rows_overlap(axis, below) else WHOLE_LINES)
-        if lines > 1 and other * vectors <= bound:
+        if lines > 1 and other * vectors <= time * below.extent:
             return Tile(taller, 1, below.arg.number, lines)
     return Tile(tall, wide)
 

@@ -1,17 +1,26 @@
 """Transposed copies: squares of elements, loaded row by row and stored column by column.
 
-Floor 3'. `lower/register_transpose.py` makes the loads of a square and the shuffles in registers.
+Floor 3'. Where stores are contiguous along one loop and loads along another, either are far apart.
+Loops copy squares in registers (`lower/register_transpose.py` makes the loads and the shuffles), a
+grid in shared memory, whose rows are padded, so that a column is in different banks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from tinycore.lower.cost import floor_power_of_two
+from tinycore.lower.cost import Proposal, floor_power_of_two
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.lower.loops import Number
+from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, staged_values
+from tinycore.lower.steps.tensorize import COLUMNS
+from tinycore.lower.strategies.grid_stages import SECTOR_BYTES, deal_out
+from tinycore.lower.strategies.grid_tiling import Cut, Tiling, innermost_group
+from tinycore.lower.tile import Bind, Reorder, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import TRANSCENDENTAL, AxisKind
@@ -20,31 +29,45 @@ LINE_BYTES: Final = 64
 """Bytes of a cache line."""
 MOST_AGAIN: Final = 8
 """Accept up to an eighth of redundant copying to read whole cache lines."""
+SIDE: Final = 32
+"""Elements of a side of a tile; along columns as many words."""
+ROWS: Final = 4
+"""Rows of a tile that a thread copies."""
+LEAST_EXTENT: Final = 16
+"""Least extent of both loops from which tiles in shared memory pay."""
+
+
+def turned_loops(
+    facts: KernelFacts, loops: Iterable[UOp], least: int, distance: int, gated: bool = False
+) -> tuple[UOp, UOp] | None:
+    """The innermost loop of at least so many steps along which stores are contiguous, and one along
+    which loads are that lie a distance apart along the first, not those of borders unless `gated`;
+    None without both."""
+    long = [r for r in loops if r.extent >= least]
+    stored = facts.stored
+    loaded = [n for n in facts.accesses if n not in stored and (gated or len(n.src) == 2)]
+    for column in reversed(long):
+        if any(facts.stride(n, column) != 1 or len(n.src) > 2 for n in stored):
+            continue
+        far = [n for n in loaded if abs(facts.stride(n, column) or 0) >= distance]
+        row = next((r for r in long for n in far if facts.stride(n, r) == 1), None)
+        if row is not None and row is not column:
+            return column, row
+    return None
+
+
+# --- loops
 
 
 def squares_of(facts: KernelFacts, limits: Limits) -> tuple[UOp, UOp] | None:
-    """The first loop along which stores are contiguous, and one along which loads are; None without
-    both.
+    """The loops of columns and rows; None for a kernel that is no transposed copy.
 
     Each element is loaded, shuffled and stored in vectors; lanes that need no shuffle are cheaper.
     """
     if facts.reductions or facts.has_scan:
         return None
-    size = limits.vector_bytes // facts.itemsize
-    stored = facts.stored
-    loaded = [n for n in facts.accesses if n not in stored]
-    outputs = [r for r in facts.outputs if r.is_fixed]
-    for column in reversed(outputs):
-        if column.extent < size or any(
-            facts.stride(n, column) != 1 or len(n.src) > 2 for n in stored
-        ):
-            continue
-        apart = [n for n in loaded if facts.is_far(n, column, LONGEST_STRIDE + 1)]
-        rows = [r for r in outputs if r is not column and r.extent >= size]
-        row = next((r for r in rows for n in apart if facts.stride(n, r) == 1), None)
-        if row is not None:
-            return column, row
-    return None
+    fixed = [r for r in facts.outputs if r.is_fixed]
+    return turned_loops(facts, fixed, limits.vector_bytes // facts.itemsize, LONGEST_STRIDE + 1)
 
 
 def transpose_blocks(draft: Draft) -> None:
@@ -78,3 +101,71 @@ def squares_of_line(facts: KernelFacts, limits: Limits, row: UOp, lanes: int) ->
     again = -row.extent % line
     plain = not any(n.op in TRANSCENDENTAL for n in facts.nodes)
     return line if plain and again * MOST_AGAIN <= row.extent else lanes
+
+
+# --- a grid
+
+
+def propose(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
+    """Tiles in shared memory, on cards."""
+    threads = SIDE * SIDE // ROWS
+    if not limits.units or limits.block_threads < threads or not limits.shared_bytes:
+        return
+    if facts.reductions or facts.has_order or facts.overwrites or not facts.is_cuttable:
+        return
+    distance = SECTOR_BYTES // facts.itemsize
+    if found := turned_loops(facts, facts.launchable, LEAST_EXTENT, distance, gated=True):
+        yield Squares(*found).proposal()
+
+
+@dataclass(frozen=True, eq=False)
+class Squares(Tiling):
+    """A tile for each group, whose threads store along columns and load along rows."""
+
+    column: UOp
+    row: UOp
+
+    def __str__(self) -> str:
+        return "grid transpose"
+
+    def cycles(self) -> float:
+        """A cost below that of any plan that loads with strides."""
+        return 1.0
+
+    def cut(self, draft: Draft, sharers: int) -> Cut | None:
+        """Squares of words; None if nothing can be staged, such as values of bool."""
+        row, column = self.row, self.column
+        lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)
+        lanes = 1 if column.extent % lanes or column.extent < SIDE * lanes else lanes
+        across: Number = (*column.arg.number, 1)
+        along: Number = (*row.arg.number, 1)
+        draft.do(
+            Split(column.arg.number, SIDE * lanes, Tail.GUARD),
+            Split(row.arg.number, SIDE, Tail.GUARD),
+            Split(along, SIDE // ROWS),
+        )
+        columns: Dimension = ((across, 1),)
+        if lanes > 1:
+            draft.do(Split(across, lanes))
+            columns = (((*across, 0), lanes), ((*across, 1), 1))
+        rows: Dimension = (((*along, 0), SIDE // ROWS), ((*along, 1), 1))
+        inside = {number for number, _ in (*columns, *rows)}
+        outer = [r.arg.number for r in draft.facts.launchable if r.arg.number not in inside]
+        draft.do(*(Bind(number, AxisKind.GRID) for number in outer))
+        # Rows of an odd number of elements: those of lanes side by side start in different banks.
+        stage = Stage(innermost_group(draft), (columns, rows), padding=1)
+        draft.do(
+            Bind((*along, 0), AxisKind.UNROLL),
+            Bind((*along, 1), AxisKind.BLOCK),
+            Bind(columns[0][0], AxisKind.BLOCK),
+        )
+        if lanes > 1:
+            draft.do(Bind((*across, 1), AxisKind.VECTOR))
+        return Cut([(stage, COLUMNS)]) if staged_values(draft.kernel, stage) else None
+
+    def stage(self, draft: Draft, cut: Cut, copies: int) -> bool:
+        """Stage what is loaded, which threads fill element by element."""
+        for step, _ in cut.stages:
+            for number in draft.stage(step):
+                deal_out(draft, number, 1)
+        return True

@@ -54,7 +54,7 @@ from tinycore.lower.strategies.grid_tiling import (
     launch_tiles,
     order_blocks,
 )
-from tinycore.lower.strategies.levels import ONE_TILE, Level, Tile
+from tinycore.lower.strategies.levels import ADDRESSES, ONE_TILE, Level, Tile
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
@@ -66,15 +66,9 @@ LEAST_COPIES: Final = 2
 DESCRIBED_CYCLES: Final = 0.5
 """Cost of a product whose unit reads operands from shared memory (wgmma), relative to one whose
 lanes load them: mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
-EDGE_BYTES: Final = 1024
-"""Time of the prologue and epilogue of a group, in bytes along the sum that take as long to
-compute: some 5 us on an H200, measured by wgmma on products of 2,048 and of 64 times 512."""
 ALONE: Final = 2.0
 """Time of a group that is alone on its unit and waits for its own fills, relative to two groups of
 which one computes while the other fills."""
-REGISTERS_OF_ADDRESSES: Final = 40
-ROOM_OF_PARTS: Final = 0.5
-"""Largest fraction of shared memory in which subgroups that share a sum exchange their parts."""
 LEAST_BLOCKS: Final = 4
 """Fewest stages of each subgroup that shares a sum."""
 MOST_WASTE: Final = 1.25
@@ -170,8 +164,7 @@ class UnitProduct(Tiling):
         loads *= limits.unevenness(self.groups)
         if self.groups <= limits.units and not limits.copies and not self.loads_ahead:
             loads *= ALONE
-        has_described = any(unit.is_described for unit in runnable(limits))
-        return loads * (1 + self.edges()) if has_described else loads
+        return loads
 
     def resident(self, products: int = 1) -> int:
         """Occupancy: groups that are resident on a unit, by the registers of so many products."""
@@ -179,17 +172,7 @@ class UnitProduct(Tiling):
         held = {"a": tall, "b": wide, "out": tall * wide * products}
         fragments = ((self.unit.fragment(name), times) for name, times in held.items())
         sizes = (f.count * f.dtype.itemsize * times // WORD_BYTES for f, times in fragments)
-        return resident_groups(self.limits, self.threads, sum(sizes) + REGISTERS_OF_ADDRESSES)
-
-    def edges(self) -> float:
-        """Time of a group's prologue and epilogue, relative to that of its products.
-
-        Groups that are resident on a unit together overlap theirs.
-        """
-        terms = math.prod(r.extent for r in self.facts.reduced)
-        cycles = 1.0 if self.unit.is_described else DESCRIBED_CYCLES
-        most = min(self.resident(), GROUPS_BESIDE, self.groups // self.limits.units)
-        return cycles * EDGE_BYTES / (terms * self.unit.a.itemsize) / max(most, 1)
+        return resident_groups(self.limits, self.threads, sum(sizes) + ADDRESSES)
 
     def suits(self) -> bool:
         """True if the tiles fit a group, keep the device busy and need little padding."""
@@ -214,7 +197,7 @@ class UnitProduct(Tiling):
         if fills_ahead(limits) or not is_one:
             return (1,)
         parts = math.prod(self.block) * unit.out.itemsize * len(self.facts.reductions)
-        room = int(limits.shared_bytes * ROOM_OF_PARTS) // parts
+        room = limits.shared_bytes // parts
         most = min(limits.threads // self.groups, limits.block_wanted) // unit.threads
         return floor_power_of_two(min(most, room, self.steps // self.depth // LEAST_BLOCKS)), 1
 
