@@ -41,9 +41,7 @@ class Scratch:
     """A kernel's buffers on a device, by slot. Raises OutOfMemory."""
 
     def __init__(self, ast: UOp, device: str) -> None:
-        self.slots = sorted(
-            (n for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL), key=lambda n: n.arg
-        )
+        self.slots = sorted(ast.every(Op.DEFINE_GLOBAL), key=lambda n: n.arg)
         self.initial = [content_of(slot, ast) for slot in self.slots]
         self.buffers = [
             memory_like(slot, device).copyin(array.data.cast("B"))
@@ -89,7 +87,7 @@ class Scratch:
 
 def middle_values(ast: UOp) -> dict[str, int]:
     """A value for each variable of a kernel: the middle of its bounds."""
-    variables = [n.arg for n in ast.toposort() if n.op is Op.DEFINE_VAR]
+    variables = [n.arg for n in ast.every(Op.DEFINE_VAR)]
     return {name: (least + greatest) // 2 for name, least, greatest in variables}
 
 
@@ -105,8 +103,8 @@ def content_of(slot: UOp, ast: UOp) -> Array:
     """The initial content of a buffer of a trial."""
     assert isinstance(slot.dtype, PointerDType)
     dtype, size = slot.dtype.base, slot.dtype.size
-    written = {pointer_of(n.src[0]) for n in ast.toposort() if n.op is Op.STORE}
-    read = {pointer_of(n.src[0]) for n in ast.toposort() if n.op is Op.LOAD}
+    written = {pointer_of(n.src[0]) for n in ast.every(Op.STORE)}
+    read = {pointer_of(n.src[0]) for n in ast.every(Op.LOAD)}
     if slot in written - read:
         return numpy.full(size * dtype.itemsize, POISON, numpy.uint8).view(to_numpy_dtype(dtype))
     generator = numpy.random.default_rng(slot.arg)
@@ -135,8 +133,8 @@ def random_values(generator: numpy.random.Generator, size: int, dtype: DType, be
 
 def integers_below(slot: UOp, ast: UOp) -> int:
     """Bound on the integers of a buffer that keeps the addresses made of them inside memory."""
-    addresses = [n for n in ast.toposort() if n.op is Op.INDEX]
-    loads = [n for n in ast.toposort() if n.op is Op.LOAD and pointer_of(n.src[0]) is slot]
+    addresses = ast.every(Op.INDEX)
+    loads = [n for n in ast.every(Op.LOAD) if pointer_of(n.src[0]) is slot]
     made = [n for n in addresses if any(load in n.src[1].toposort() for load in loads)]
     below = 100
     while made and below > 1 and not all(stays_inside(n, loads, below) for n in made):

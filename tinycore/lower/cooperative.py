@@ -53,7 +53,7 @@ def group_reductions(kernel: UOp, limits: Limits) -> UOp:
 
     Where all threads of a group have a result, one thread of it stores the output.
     """
-    members = [n for n in kernel.toposort() if n.op is Op.REDUCE and counters_of(n, AxisKind.GROUP)]
+    members = [n for n in kernel.every(Op.REDUCE) if counters_of(n, AxisKind.GROUP)]
     if not members:
         return kernel
     threads = threads_of(kernel)

@@ -82,7 +82,7 @@ def varying_sizes(kernel: UOp, limits: Limits) -> dict[str, UOp]:
     The kernel still has its loops.
     """
     sizes = launched(groups_of(kernel), "grid", limits.grid or NO_GRID_LIMITS).sizes
-    for loop in (n for n in kernel.toposort() if n.op is Op.RANGE):
+    for loop in kernel.every(Op.RANGE):
         if loop.arg.kind is AxisKind.PARALLEL:
             sizes["parallel"] = loop.src[0]
     return {

@@ -115,7 +115,7 @@ class Draft:
 
     def present(self, *axes: Number) -> tuple[Number, ...]:
         """Numbers of the loops that exist: a split leaves none where one step remains."""
-        numbers = {n.arg.number for n in self.kernel.toposort() if n.op is Op.RANGE}
+        numbers = {n.arg.number for n in self.kernel.every(Op.RANGE)}
         return tuple([axis for axis in axes if axis in numbers])
 
     def cut(

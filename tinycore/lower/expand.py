@@ -245,7 +245,7 @@ def pair_scalars(root: UOp) -> UOp | None:
     counters = counters_of(root, AxisKind.PAIR)
     if not counters:
         return None
-    dots = [n for s in root.src for n in s.toposort() if n.op is Op.DOT and counters[0] in n.ranges]
+    dots = [n for s in root.src for n in s.every(Op.DOT) if counters[0] in n.ranges]
     lanes = Lanes(counters[0])
     done = {n: n.with_src(tuple(map(lanes.full, n.src))) for n in dots}
     values = [s.substitute(done) for s in root.src if s.op is not Op.RANGE]
@@ -432,7 +432,7 @@ class Lanes:
 
     def is_row_of_pairs(self, value: UOp, steps: UOp) -> bool:
         """True if a value loads pairs that lie side by side."""
-        places = [n.src[1] for n in value.toposort() if n.op is Op.INDEX]
+        places = [n.src[1] for n in value.every(Op.INDEX)]
         moving = [p for p in places if not p.ranges.isdisjoint((self.counter, steps))]
         moves = [(coefficient(p, self.counter), coefficient(p, steps)) for p in moving]
         return all(move == (steps.extent, 1) for move in moves)
@@ -518,7 +518,7 @@ class Lanes:
 
 def expand(kernel: UOp) -> UOp:
     """The kernel without UNROLL, PARTIAL and VECTOR loops."""
-    kinds = {n.arg.kind for n in kernel.toposort() if n.op is Op.RANGE}
+    kinds = {n.arg.kind for n in kernel.every(Op.RANGE)}
     kernel = rewrite(kernel, unroll + merge_reductions, name="unroll")
     kernel = simplified(kernel, "unrolled")
     if AxisKind.VECTOR in kinds:

@@ -230,7 +230,7 @@ def whole_tile(value: UOp, held: Fragment, loops: dict[str, UOp]) -> UOp | None:
 
 def lies_together(value: UOp, turn: UOp) -> bool:
     """True if all addresses in a value have a constant stride along a loop."""
-    places = [n.src[1] for n in value.toposort() if n.op is Op.INDEX]
+    places = [n.src[1] for n in value.every(Op.INDEX)]
     return all(coefficient(place, turn) is not None for place in places)
 
 

@@ -25,7 +25,7 @@ PIXEL = dtypes.float32.vec(PIXEL_CHANNELS)
 
 def lower_images(kernel: UOp, renderer: Renderer) -> UOp:
     """The kernel with PIXELs for its images. Raises UnsupportedError on devices without images."""
-    found = [n.dtype for n in kernel.toposort() if n.op is Op.DEFINE_GLOBAL]
+    found = [n.dtype for n in kernel.every(Op.DEFINE_GLOBAL)]
     kinds = [kind for kind in found if isinstance(kind, ImageDType)]
     if not kinds:
         return kernel

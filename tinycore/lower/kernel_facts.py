@@ -124,12 +124,12 @@ class KernelFacts:
     @cached_property
     def is_cuttable(self) -> bool:
         """True if every loop may be cut; only then operands are kept and packed."""
-        return all(self.may_cut(n) for n in self.kernel.toposort() if n.op is Op.RANGE)
+        return all(self.may_cut(n) for n in self.kernel.every(Op.RANGE))
 
     @cached_property
     def is_fixed(self) -> bool:
         """True if every loop is of fixed length."""
-        return all(n.is_fixed for n in self.kernel.toposort() if n.op is Op.RANGE)
+        return all(n.is_fixed for n in self.kernel.every(Op.RANGE))
 
     # --- accesses
 

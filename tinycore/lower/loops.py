@@ -31,7 +31,7 @@ def text_of(*numbers: Number) -> str:
 
 def counters(kernel: UOp) -> list[UOp]:
     """Every RANGE of a kernel, by number."""
-    return sorted((n for n in kernel.toposort() if n.op is Op.RANGE), key=lambda n: n.arg.number)
+    return sorted(kernel.every(Op.RANGE), key=lambda n: n.arg.number)
 
 
 def counter_of(kernel: UOp, axis: Number) -> UOp:
@@ -86,7 +86,7 @@ def loops_within(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp
 
 def overwrites_what_it_reads(end: UOp) -> bool:
     """True if an END's loops also load from the memory that they store to."""
-    loaded = {pointer_of(n.src[0]) for n in end.toposort() if n.op is Op.LOAD}
+    loaded = {pointer_of(n.src[0]) for n in end.every(Op.LOAD)}
     return any(pointer_of(n.src[0]) in loaded for n in stores_of(end))
 
 
@@ -98,7 +98,7 @@ def stores_of(end: UOp) -> list[UOp]:
 
 def arrays_of(kernel: UOp) -> list[UOp]:
     """Arrays in shared memory or scratch that a kernel has; the next one is numbered by these."""
-    return [n for n in kernel.toposort() if n.op is Op.DEFINE_LOCAL]
+    return kernel.every(Op.DEFINE_LOCAL)
 
 
 def fills_of(kernel: UOp) -> list[UOp]:
@@ -116,7 +116,7 @@ def is_fill(node: UOp) -> bool:
 
 def threads_of(kernel: UOp) -> list[UOp]:
     """The loops that become threads of a workgroup, the fastest first."""
-    found = [n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.kind in THREADS]
+    found = [n for n in kernel.every(Op.RANGE) if n.arg.kind in THREADS]
     found.sort(key=lambda n: n.arg.number, reverse=True)
     return sorted(found, key=lambda n: THREADS.index(n.arg.kind))
 

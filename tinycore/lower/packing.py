@@ -195,7 +195,7 @@ def fill_in_strips(draft: Draft, loops: list[UOp]) -> None:
 
 def fill_of(draft: Draft, number: int) -> UOp:
     """The END of the loops that fill a packed array."""
-    arrays = (n for n in draft.kernel.toposort() if n.op is Op.AFTER)
+    arrays = draft.kernel.every(Op.AFTER)
     own = (n for n in arrays if n.src[0].op is Op.DEFINE_LOCAL and n.src[0].arg == number)
     return next(own).src[1]
 

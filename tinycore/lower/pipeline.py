@@ -165,7 +165,7 @@ def lower(
     if settings.VERIFY:
         verify(kernel, "lowered", renderer.native_ops | renderer.approximate)
     # A size may depend on a variable that no other part of the kernel reads.
-    given = [n for size in sizes.values() for n in size.toposort() if n.op is Op.DEFINE_VAR]
+    given = [n for size in sizes.values() for n in size.every(Op.DEFINE_VAR)]
     kernel, values = with_numbered_values(kernel.with_src((*kernel.src, *given)))
     extents = {name: extent_of(size, values) for name, size in sizes.items()}
     linear = LinearKernel(name, linearize(kernel), values, extents, renderer.overlays_shared)
@@ -190,7 +190,7 @@ def with_numbered_values(kernel: UOp) -> tuple[UOp, tuple[str, ...]]:
 
     A user chose those names, and what a user writes has no place in generated code.
     """
-    found = sorted((n for n in kernel.toposort() if n.op is Op.DEFINE_VAR), key=lambda n: n.arg[0])
+    found = sorted(kernel.every(Op.DEFINE_VAR), key=lambda n: n.arg[0])
     numbered = {
         node: UOp(node.op, node.dtype, (), (name, *node.arg[1:]))
         for node, name in zip(found, value_names(len(found)), strict=True)

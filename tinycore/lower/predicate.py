@@ -18,7 +18,7 @@ from tinycore.uop.rewrite import rebuilt
 
 def stores_to_buffers(kernel: UOp) -> list[UOp]:
     """The STOREs that are seen from outside of a kernel."""
-    stores = [n for n in kernel.toposort() if n.op is Op.STORE]
+    stores = kernel.every(Op.STORE)
     return [n for n in stores if pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL]
 
 
@@ -39,7 +39,7 @@ def gate_stores(kernel: UOp, gate: UOp, inside: UOp | None = None) -> UOp:
     so are loads in it from memory that the kernel overwrites: another thread may be storing there.
     """
     accesses = (Op.STORE,) if inside is None else (Op.STORE, Op.LOAD)
-    stores = (n for n in kernel.toposort() if n.op is Op.STORE)
+    stores = kernel.every(Op.STORE)
     outputs = {p for n in stores if (p := pointer_of(n.src[0])).op is Op.DEFINE_GLOBAL}
 
     def gated(node: UOp, new: UOp) -> UOp:

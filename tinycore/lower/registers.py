@@ -88,7 +88,7 @@ def reduce_to_registers(kernel: UOp) -> UOp:
     done: dict[UOp, UOp] = {}
     for (loops, _, _), members in nests_of(kernel).items():
         done |= one_pass(members, loops, done)
-    for scan in (n for n in kernel.toposort() if n.op is Op.SCAN):
+    for scan in kernel.every(Op.SCAN):
         around = loops_around(scan.src[1], kernel)
         done[scan] = accumulate_scan(scan, around, len(done), done)
     return with_recurrences(kernel.substitute(done))

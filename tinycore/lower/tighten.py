@@ -80,7 +80,7 @@ def tighten(kernel: UOp) -> UOp:
     if len(nests_of(kernel)) < 2 or kernel.src[0].op is not Op.END:
         return kernel
     body, *outside = kernel.src[0].src
-    written = [pointer_of(n.src[0]) for n in body.toposort() if n.op is Op.STORE]
+    written = [pointer_of(n.src[0]) for n in body.every(Op.STORE)]
     hidden = Hidden(body.src, outside)
     if not all(map(hidden.take, body.src)) or any(written.count(n) > 1 for n in hidden.arrays):
         return kernel
@@ -159,7 +159,7 @@ def excess_of(condition: UOp, truth: bool, counter: UOp, outside: Collection[UOp
     """
     less, more = condition.src
     # Steps beyond the end of a loop store and add nothing, so clamps of indices do not matter.
-    unclamped = {n: n.src[0] for n in condition.toposort() if n.op is Op.MIN and n.arg == MASKED}
+    unclamped = {n: n.src[0] for n in condition.every(Op.MIN) if n.arg == MASKED}
     difference = (less - more).substitute(unclamped) if unclamped else less - more
     bases, start = terms_of(rewrite(difference, simplify, name="simplify a difference"))
     sign, start = (1, start) if truth else (-1, -1 - start)

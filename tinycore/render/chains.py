@@ -202,7 +202,7 @@ def products_of(kernel: UOp, loops: Sequence[UOp], unit: MatrixUnit) -> Products
 
     `loops` are the loops over its outputs.
     """
-    folds = [n for n in kernel.toposort() if n.op is Op.REDUCE]
+    folds = kernel.every(Op.REDUCE)
     factors = {n: found for n in folds if (found := factors_of(n, unit)) is not None}
     made = {n: [f for f in found if has_sums(f)] for n, found in factors.items()}
     seconds = [n for n in factors if made[n]]

@@ -38,7 +38,7 @@ def buffers_below(node: UOp) -> list[UOp]:
         base = base_of_view(base.src[0])
     if base.op is Op.MULTI:
         return [buffer for part in base.src for buffer in buffers_below(part)]
-    return [base] if base.op is Op.BUFFER else [n for n in base.toposort() if n.op is Op.BUFFER]
+    return [base] if base.op is Op.BUFFER else base.every(Op.BUFFER)
 
 
 def parts_of(node: UOp) -> list[UOp]:

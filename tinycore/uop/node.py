@@ -391,6 +391,10 @@ class UOp(Operators["UOp"]):
             below = self._below = tuple(ordered(self, None))[:-1]
         return [*below, self]
 
+    def every(self, op: Op) -> list[UOp]:
+        """The nodes of one op among this node and all below it, sources first."""
+        return [node for node in self.toposort() if node.op is op]
+
     def substitute(self, replacements: dict[UOp, UOp], enter: Condition | None = None) -> UOp:
         """The graph with every key replaced by its value, sources first.
 

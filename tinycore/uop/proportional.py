@@ -121,7 +121,7 @@ def approximate_powers(graph: UOp, values: Iterable[UOp]) -> UOp:
 
     A factor of the argument is one product with log2(e); so is a maximum, once for each row.
     """
-    below = {n for n in UOp.sink(*values).toposort() if n.op is Op.EXP}
+    below = UOp.sink(*values).every(Op.EXP)
     return approximated(graph, {n for n in below if n.dtype is dtypes.float32}, times)
 
 

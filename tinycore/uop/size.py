@@ -258,7 +258,7 @@ def variable_of(node: UOp) -> Variable:
 @lru_cache(4096)
 def variables_in(expression: UOp) -> tuple[UOp, ...]:
     """The DEFINE_VARs in an expression, in the order in which a walk meets them."""
-    return tuple([n for n in expression.toposort() if n.op is Op.DEFINE_VAR])
+    return tuple(expression.every(Op.DEFINE_VAR))
 
 
 @lru_cache(4096)

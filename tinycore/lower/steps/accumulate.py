@@ -44,10 +44,10 @@ class Accumulate:
 
 def accumulate(kernel: UOp, step: Accumulate) -> UOp:
     """Apply one Accumulate. Raises ArgumentError if no sum is over these loops."""
-    loops = {n.arg.number: n for n in kernel.toposort() if n.op is Op.RANGE}
+    loops = {n.arg.number: n for n in kernel.every(Op.RANGE)}
     outputs = [loops[number] for number in step.outputs]
     around = [loops[number] for number in step.reduced]
-    sums = [n for n in kernel.toposort() if n.op is Op.REDUCE and set(around) <= set(n.src[1:])]
+    sums = [n for n in kernel.every(Op.REDUCE) if set(around) <= set(n.src[1:])]
     if not sums or any(other in n.toposort()[:-1] for n in sums for other in sums):
         raise ArgumentError(f"{step} holds nothing: no sums side by side are over its loops")
     first = len(arrays_of(kernel))

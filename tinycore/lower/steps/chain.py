@@ -90,7 +90,7 @@ class Chain:
         kernel = online(with_common_factors(chained(kernel, self)), self)
         # Weights that are rounded to a half type need no more precision than the approximate EXP2.
         is_rounded = self.unit.a.itemsize < self.unit.out.itemsize
-        products = (n for n in kernel.toposort() if n.op is Op.MATRIX and is_rounded)
+        products = (n for n in kernel.every(Op.MATRIX) if is_rounded)
         made = [n.src[0] for n in products if n.src[7] in n.src[0].ranges]
         return approximate_powers(kernel, made) if made else kernel
 
@@ -216,9 +216,7 @@ def online(kernel: UOp, step: Chain) -> UOp:
     Raises ArgumentError where a sum cannot be scaled to another maximum.
     """
     number = (*step.between[:-1], OUTER)
-    block = next(
-        (n for n in kernel.toposort() if n.op is Op.RANGE and n.arg.number == number), None
-    )
+    block = next((n for n in kernel.every(Op.RANGE) if n.arg.number == number), None)
     if block is None or step.between[-1] != INNER:
         return kernel
     folds = closer_of(kernel, block)

@@ -85,7 +85,7 @@ def with_rows(kernel: UOp, outer: UOp, inner: UOp, fused: UOp, pitch: int) -> UO
     Raises ArgumentError for an array whose rows lie otherwise, or that ends before the last step.
     """
     found: dict[UOp, UOp] = {}
-    for index in (n for n in kernel.toposort() if n.op is Op.INDEX):
+    for index in kernel.every(Op.INDEX):
         array = pointer_of(index)
         if array.op is not Op.DEFINE_LOCAL or index.src[1].ranges.isdisjoint((outer, inner)):
             continue

@@ -162,7 +162,7 @@ def loops_around(kernel: UOp, at: Number | None) -> frozenset[UOp]:
 
 def staged_values(kernel: UOp, step: Stage) -> list[UOp]:
     """The values that a Stage copies: the largest that vary with its loops only."""
-    loops = {r.arg.number: r for r in kernel.toposort() if r.op is Op.RANGE}
+    loops = {r.arg.number: r for r in kernel.every(Op.RANGE)}
     needed = frozenset(loops[axis] for axis in step.axes)
     around = loops_around(kernel, step.at)
     allowed = needed | {r for r in around if r.arg.number not in step.inside}

@@ -22,7 +22,7 @@ def nests_of(kernel: UOp) -> list[frozenset[UOp]]:
     body = whole.src[0] if whole.op is Op.END else whole
     if len(kernel.src) > 1 or body.op is not Op.GROUP:
         return []
-    awaited = {s for n in kernel.toposort() if n.op is Op.AFTER for s in n.src[1:]}
+    awaited = {s for n in kernel.every(Op.AFTER) for s in n.src[1:]}
     if awaited.isdisjoint(body.src) and not all(n.op is Op.END for n in body.src):
         return []
     return [frozenset(pointer_of(n.src[0]) for n in stores_of(nest)) for nest in body.src]

@@ -321,5 +321,5 @@ def least_stride(loads: list[UOp], counter: UOp, limits: Limits) -> int:
 
 def without_ends(place: UOp) -> UOp:
     """An index as if no step passed the end of a loop."""
-    cuts = {n: n.src[0] for n in place.toposort() if n.op is Op.MIN and n.arg == MASKED}
+    cuts = {n: n.src[0] for n in place.every(Op.MIN) if n.arg == MASKED}
     return simplified(place.substitute(cuts), "a place") if cuts else place

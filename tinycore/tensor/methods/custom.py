@@ -181,7 +181,7 @@ def kernel_operands(tensors: Sequence[Core], written: Sequence[int]) -> list[UOp
 
 def parameters(body: UOp) -> list[UOp]:
     """The placeholders that a graph is computed from."""
-    return [n for n in body.toposort() if n.op is Op.BUFFER and parameter_of(n) is not None]
+    return [n for n in body.every(Op.BUFFER) if parameter_of(n) is not None]
 
 
 def parameter_of(buffer: UOp) -> tuple[int, tuple[int, ...]] | None:

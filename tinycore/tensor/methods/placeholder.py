@@ -267,7 +267,7 @@ def closed(statements: Iterable[UOp]) -> UOp:
 
 def stored_slots(sink: UOp) -> tuple[int, ...]:
     """The slots that a kernel stores to."""
-    pointers = {pointer_of(n.src[0]) for n in sink.toposort() if n.op is Op.STORE}
+    pointers = {pointer_of(n.src[0]) for n in sink.every(Op.STORE)}
     return tuple(sorted(p.arg for p in pointers if p.op is Op.DEFINE_GLOBAL))
 
 

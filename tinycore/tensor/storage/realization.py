@@ -345,7 +345,7 @@ def shows_stored(node: UOp, memory: Mapping[UOp, UOp]) -> bool:
 
 def without_calls(node: UOp) -> UOp:
     """The memory of a root, without the CALL that computed it."""
-    calls = [n for n in node.toposort() if n.op is Op.CALL]
+    calls = node.every(Op.CALL)
     return node.substitute({n: n.src[0] for n in calls}) if calls else node
 
 
