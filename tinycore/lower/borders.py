@@ -28,7 +28,7 @@ def peel_borders(draft: Draft) -> list[Number]:
         edges = (0, *steps, loop.extent)
         widest = max(b - a for a, b in itertools.pairwise(edges))
         if contiguous and 1 <= len(steps) < MOST_PEELED and widest >= LEAST_LANES:
-            draft.do(Peel(number := loop.arg.number, steps))
+            draft.do(Peel(number := loop.number, steps))
             return [(*number, part) for part in range(len(edges) - 1)]
     return []
 

@@ -63,7 +63,7 @@ def group_reductions(kernel: UOp, limits: Limits) -> UOp:
         done[member] = shared_fold(member.substitute(done), threads, numbers, limits)
     kernel = kernel.substitute(done)
     for counter in threads:
-        if counter.arg.kind is AxisKind.GROUP:
+        if counter.kind is AxisKind.GROUP:
             kernel = stored_once(kernel, counter)
     return kernel
 
@@ -215,7 +215,7 @@ def share_fills(kernel: UOp, limits: Limits) -> UOp:
     fills = [n for n in fills_of(kernel) if threads or is_dealt(n)]
     places: dict[Place, list[UOp]] = defaultdict(list)
     for fill in fills:
-        around = frozenset(r for r in fill.ranges if r.arg.kind not in LAUNCHED_KINDS)
+        around = frozenset(r for r in fill.ranges if r.kind not in LAUNCHED_KINDS)
         places[around, fill_depth(fill), turn_of(fill, kernel)].append(fill)
     done: dict[UOp, UOp] = {}
     numbers = count(len(arrays_of(kernel)))
@@ -260,7 +260,7 @@ def canonical_fill(fill: UOp) -> UOp:
     """A fill with names of its array and loops that depend on their places alone."""
     array, end = fill.src
     names = {
-        loop: loop.replace(arg=Axis((place, Part.FILL), loop.arg.kind))
+        loop: loop.replace(arg=Axis((place, Part.FILL), loop.kind))
         for place, loop in enumerate(end.src[1:])
     }
     renamed = end.substitute({**names, array: array.replace(arg=-1)})
@@ -291,17 +291,17 @@ def turn_of(fill: UOp, kernel: UOp) -> Turn | None:
     if not isinstance(store.arg, Ahead) or any(n.op is Op.AFTER for n in value.toposort()):
         return None
     own = fill.src[1].src[1:]
-    loops = [r for r in index.src[1].ranges if r not in own and r.arg.kind not in LAUNCHED_KINDS]
-    if len(loops) != 1 or loops[0].arg.kind is not AxisKind.REDUCE:
+    loops = [r for r in index.src[1].ranges if r not in own and r.kind not in LAUNCHED_KINDS]
+    if len(loops) != 1 or loops[0].kind is not AxisKind.REDUCE:
         return None
     closers = closer_of(kernel, loops[0])
     outside = {r for n in closers for r in (*n.ranges, *n.src[1 : n.src.index(loops[0])])}
-    around = [r for r in outside if r.op is Op.RANGE and r.arg.kind not in NOT_AROUND]
+    around = [r for r in outside if r.op is Op.RANGE and r.kind not in NOT_AROUND]
     if any(n.op is not Op.REDUCE for n in closers) or not {*around, *loops} >= {
-        r for r in fill.ranges if r.arg.kind not in NOT_AROUND
+        r for r in fill.ranges if r.kind not in NOT_AROUND
     }:
         return None
-    return Turn(store.arg.copies, loops[0], tuple(sorted(around, key=lambda r: r.arg.number)))
+    return Turn(store.arg.copies, loops[0], tuple(sorted(around, key=lambda r: r.number)))
 
 
 def is_dealt(fill: UOp) -> bool:
@@ -319,7 +319,7 @@ def filled_together(
     fills: list[UOp], around: frozenset[UOp], threads: list[UOp], done: dict[UOp, UOp]
 ) -> dict[UOp, UOp]:
     """Fills at the same place, with one barrier behind all of their stores."""
-    loops = tuple(sorted(around, key=lambda r: r.arg.number))
+    loops = tuple(sorted(around, key=lambda r: r.number))
     start = (UOp(Op.BARRIER, dtypes.void, loops),) if loops else ()
     ends = []
     for fill in fills:
@@ -405,7 +405,7 @@ def thread_steps(counter: UOp, steps: int, written_out: int) -> UOp:
         return UOp.index(0)
     kind = AxisKind.UNROLL if steps <= written_out else AxisKind.LOOP
     dealt = numbered(counter, Part.SHARE)
-    return UOp.range(steps, dealt.arg.number, kind)
+    return UOp.range(steps, dealt.number, kind)
 
 
 def gated(store: UOp, gate: UOp) -> UOp:

@@ -79,7 +79,7 @@ class Proposal(NamedTuple):
     """Apply the plan; returns False if it turns out to be impossible."""
 
     def __str__(self) -> str:
-        axis = "" if self.axis is None else f" along {'.'.join(map(str, self.axis.arg.number))}"
+        axis = "" if self.axis is None else f" along {'.'.join(map(str, self.axis.number))}"
         waits = f" + {self.cost.waits:.2f} of waiting for memory" if self.cost.waits else ""
         return f"{self.strategy}{axis}: {self.cost.cycles:.2f} cycles{waits}"
 
@@ -164,7 +164,7 @@ def part_filled(facts: KernelFacts, lanes: int, axis: UOp) -> float:
     """The fraction of the work of lanes along a loop that is useful."""
     width, size = width_of(axis.extent, lanes), axis.extent
     steps = -(-size // width)
-    if axis.arg.kind is not AxisKind.REDUCE:
+    if axis.kind is not AxisKind.REDUCE:
         return size / (steps * lanes)
     again = math.prod(r.extent for r in facts.reduced) // size
     return size * again / ((steps * again + HORIZONTAL_STEPS) * lanes)

@@ -61,12 +61,12 @@ def loops_to_launch(kernel: UOp, limits: Limits) -> UOp:
 def groups_of(kernel: UOp) -> list[UOp]:
     """The GRID loops, the innermost first: in the order of the nest that has most of them."""
     nodes = kernel.toposort()
-    groups = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
+    groups = [n for n in nodes if n.op is Op.RANGE and n.kind is AxisKind.GRID]
     nests = [[r for r in n.src[1:] if r in groups] for n in nodes if n.op is Op.END]
     nest = max(nests, key=len, default=[])
     if len(nest) == len(groups):
         return nest[::-1]
-    return sorted(groups, key=lambda n: n.arg.number, reverse=True)
+    return sorted(groups, key=lambda n: n.number, reverse=True)
 
 
 def first_of_grid(kernel: UOp, limits: Limits) -> UOp | None:
@@ -83,7 +83,7 @@ def varying_sizes(kernel: UOp, limits: Limits) -> dict[str, UOp]:
     """
     sizes = launched(groups_of(kernel), "grid", limits.grid or NO_GRID_LIMITS).sizes
     for loop in kernel.every(Op.RANGE):
-        if loop.arg.kind is AxisKind.PARALLEL:
+        if loop.kind is AxisKind.PARALLEL:
             sizes["parallel"] = loop.src[0]
     return {
         name: simplified(size, "sizes") for name, size in sizes.items() if size.op is not Op.CONST

@@ -115,7 +115,7 @@ class Draft:
 
     def present(self, *axes: Number) -> tuple[Number, ...]:
         """Numbers of the loops that exist: a split leaves none where one step remains."""
-        numbers = {n.arg.number for n in self.kernel.every(Op.RANGE)}
+        numbers = {n.number for n in self.kernel.every(Op.RANGE)}
         return tuple([axis for axis in axes if axis in numbers])
 
     def cut(
@@ -140,7 +140,7 @@ class Draft:
 
     def launch(self) -> None:
         """A group for each step of what can be launched."""
-        self.do(*(Bind(counter.arg.number, AxisKind.GRID) for counter in self.facts.launchable))
+        self.do(*(Bind(counter.number, AxisKind.GRID) for counter in self.facts.launchable))
 
     def copy(self) -> Draft:
         """A draft to try steps on."""
@@ -188,19 +188,19 @@ def order_reductions(draft: Draft) -> None:
             for outer, inner in itertools.combinations(order, 2)
         )
         if order != [*nest] and all(falls):
-            draft.do(Reorder(tuple(r.arg.number for r in order)))
+            draft.do(Reorder(tuple(r.number for r in order)))
 
 
 def fuse_loops(draft: Draft) -> None:
     """Join neighboring loops that every address sees as one."""
     while (pair := next(fusible(draft), None)) is not None:
-        draft.do(Fuse(pair[0].arg.number, pair[1].arg.number))
+        draft.do(Fuse(pair[0].number, pair[1].number))
 
 
 def fusible(draft: Draft) -> Iterator[tuple[UOp, UOp]]:
     """Neighbors (outer, inner) where addresses move by a whole inner loop per outer step."""
     nests = {tuple(n.src[1:]) for n in draft.facts.nodes if n.op in CLOSERS}
-    for nest in sorted(nests, key=lambda nest: [r.arg.number for r in nest]):
+    for nest in sorted(nests, key=lambda nest: [r.number for r in nest]):
         yield from joined_pairs(draft.facts.nodes, nest)
 
 
@@ -229,14 +229,14 @@ def are_one_loop(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:
 def unroll_loop(draft: Draft, loop: UOp, most: int) -> None:
     """Unroll a loop of at most so many steps, or a few steps of a longer one."""
     if loop.extent <= most:
-        draft.do(Bind(loop.arg.number, AxisKind.UNROLL))
+        draft.do(Bind(loop.number, AxisKind.UNROLL))
     elif loop.extent % (times := draft.size("unrolled", UNROLLED)) == 0 and times > 1:
-        draft.cut(loop.arg.number, times, AxisKind.UNROLL)
+        draft.cut(loop.number, times, AxisKind.UNROLL)
 
 
 def unroll_sums(draft: Draft) -> None:
     """Unroll a few steps of the innermost loop of a sum."""
     innermost = dict.fromkeys(n.src[-1] for n in draft.facts.reductions if n.src[-1].op is Op.RANGE)
     for loop in innermost:  # in the order of the kernel, which is the same in every process
-        if loop.arg.kind is AxisKind.REDUCE and loop.is_fixed:
+        if loop.kind is AxisKind.REDUCE and loop.is_fixed:
             unroll_loop(draft, loop, UNROLLED)

@@ -26,7 +26,7 @@ from tinycore.lower.fragments import (
     unit_of,
 )
 from tinycore.lower.lanes import lane_of, lanes_of, vector_of
-from tinycore.lower.loops import numbered
+from tinycore.lower.loops import loops_of, numbered, values_of
 from tinycore.lower.merge_reductions import drop_loops, fold_balanced, merge_reductions
 from tinycore.lower.predicate import with_gate
 from tinycore.lower.register_transpose import transpose_loads
@@ -54,7 +54,7 @@ LINEAR: Final = frozenset({Op.ADD, Op.MUL})
 
 def counters_of(closer: UOp, *kinds: AxisKind) -> tuple[UOp, ...]:
     """The loops of these kinds that a node closes."""
-    return tuple(s for s in closer.src[1:] if s.op is Op.RANGE and s.arg.kind in kinds)
+    return tuple(r for r in loops_of(closer) if r.kind in kinds)
 
 
 def without(closer: UOp, counters: Iterable[UOp]) -> tuple[UOp, ...]:
@@ -143,9 +143,8 @@ def unroll_reduction(root: UOp) -> UOp | None:
     counters = counters_of(root, AxisKind.UNROLL)
     if not counters:
         return None
-    values = [s for s in root.src if s.op is not Op.RANGE]
-    written = [i for v in values for i in instances(v, counters)]
-    loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in counters)
+    written = [i for v in values_of(root) for i in instances(v, counters)]
+    loops = tuple(r for r in loops_of(root) if r not in counters)
     return fold_loops(written, loops, root.arg)
 
 
@@ -219,10 +218,10 @@ def vectorize_reduction(root: UOp) -> UOp | None:
     if not counters:
         return None
     lanes = Lanes(counters[0])
-    values = [lanes.full(s) for s in root.src if s.op is not Op.RANGE]
+    values = list(map(lanes.full, values_of(root)))
     shared = counters_of(root, AxisKind.GROUP)
     gone = {*counters_of(root, AxisKind.VECTOR, AxisKind.PAIR), *shared}
-    loops = tuple(s for s in root.src[1:] if s.op is Op.RANGE and s not in gone)
+    loops = tuple(r for r in loops_of(root) if r not in gone)
     folded = fold_lanes(fold_loops(values, loops, root.arg), root.arg)
     return UOp(Op.REDUCE, folded.dtype, (folded, *shared), root.arg) if shared else folded
 
@@ -248,8 +247,8 @@ def pair_scalars(root: UOp) -> UOp | None:
     dots = [n for s in root.src for n in s.every(Op.DOT) if counters[0] in n.ranges]
     lanes = Lanes(counters[0])
     done = {n: n.with_src(tuple(map(lanes.full, n.src))) for n in dots}
-    values = [s.substitute(done) for s in root.src if s.op is not Op.RANGE]
-    loops = tuple(s for s in root.src if s.op is Op.RANGE and s not in counters)
+    values = [s.substitute(done) for s in values_of(root)]
+    loops = tuple(r for r in loops_of(root) if r not in counters)
     return fold_loops(values, loops, root.arg)
 
 
@@ -334,7 +333,7 @@ class Lanes:
                     Op.SCAN, node.dtype.vec(self.count), (self.full(value), counter), node.arg
                 )
             case Op.DOT:
-                (steps,) = (r for r in node.ranges if r.arg.kind is AxisKind.PAIR)
+                (steps,) = (r for r in node.ranges if r.kind is AxisKind.PAIR)
                 sources = tuple(self.pairs(s, steps) for s in node.src)
                 return UOp(Op.DOT, node.dtype.vec(self.count), sources)
             case Op.MATRIX:
@@ -344,13 +343,11 @@ class Lanes:
                     node, total, lambda turn, value: Lanes(turn).full(value), made, self.fragments
                 )
             case Op.REDUCE:
-                values = [self.widened(self.done[s]) for s in node.src if s.op is not Op.RANGE]
+                values = [self.widened(self.done[s]) for s in values_of(node)]
                 if columns := counters_of(node, AxisKind.FRAGMENT):
-                    left = tuple(r for r in node.src if r.op is Op.RANGE and r not in columns)
+                    left = tuple(r for r in loops_of(node) if r not in columns)
                     return folded_rows(values, left, node.arg, unit_of(node, columns[0]))
-                loops = [
-                    s for s in node.src if s.op is Op.RANGE and s.arg.kind is not AxisKind.PAIR
-                ]
+                loops = [s for s in node.src if s.op is Op.RANGE and s.kind is not AxisKind.PAIR]
                 return fold_loops(values, tuple(loops), node.arg)
             case _:
                 assert node.op in ALU, f"no lanes for {node!r}"
@@ -423,7 +420,7 @@ class Lanes:
         if self.counter not in value.ranges:
             return lanes_of(Lanes(steps).full(value), [i % size for i in every])
         if self.is_row_of_pairs(value, steps):
-            number = (*self.counter.arg.number, Part.PAIRED)
+            number = (*self.counter.number, Part.PAIRED)
             lane = UOp.range(len(every), number, AxisKind.VECTOR)
             whole = value.substitute({self.counter: lane // size, steps: lane % size})
             return Lanes(lane).full(simplified(whole, "pairs"))
@@ -445,7 +442,7 @@ class Lanes:
     def store(self, node: UOp) -> UOp:
         """A STORE: one vector, or one scalar per lane; of pairs one vector with more lanes."""
         index = node.src[0]
-        steps = next((r for r in index.ranges if r.arg.kind is AxisKind.PAIR), None)
+        steps = next((r for r in index.ranges if r.kind is AxisKind.PAIR), None)
         if steps is not None and not self.stores_rows_of_pairs(index, steps):
             halves = (placed(node, steps, step) for step in range(steps.extent))
             return UOp.group(*map(Lanes(self.counter).of, halves))
@@ -484,7 +481,7 @@ class Lanes:
 
     def distance_across(self, index: UOp) -> int:
         """Distance of lanes that lie side by side where a whole tile is stored transposed, or 0."""
-        if Part.UNIT not in self.counter.arg.number or self.count <= LARGEST_FRAGMENT:
+        if Part.UNIT not in self.counter.number or self.count <= LARGEST_FRAGMENT:
             return 0
         side = math.isqrt(self.count)
         return side if side**2 == self.count and self.lie_together(index, side, True) else 0
@@ -494,7 +491,7 @@ class Lanes:
 
         Other loops get lanes only along memory.
         """
-        if Part.UNIT not in self.counter.arg.number:
+        if Part.UNIT not in self.counter.number:
             return 1
         run = min(self.count, MOST_IN_RUN if self.count <= LARGEST_FRAGMENT else self.count)
         while run > 1 and not self.lie_together(index, run):
@@ -506,7 +503,7 @@ class Lanes:
 
         Those are lanes one after the other, or across the rows of a square tile.
         """
-        number = self.counter.arg.number
+        number = self.counter.number
         outer = UOp.range(self.count // run, (*number, Part.TURN, 0), AxisKind.LOOP)
         inner = UOp.range(run, (*number, Part.TURN, 1), AxisKind.VECTOR)
         lanes = inner * (self.count // run) + outer if across else outer * run + inner
@@ -518,7 +515,7 @@ class Lanes:
 
 def expand(kernel: UOp) -> UOp:
     """The kernel without UNROLL, PARTIAL and VECTOR loops."""
-    kinds = {n.arg.kind for n in kernel.every(Op.RANGE)}
+    kinds = {n.kind for n in kernel.every(Op.RANGE)}
     kernel = rewrite(kernel, unroll + merge_reductions, name="unroll")
     kernel = simplified(kernel, "unrolled")
     if AxisKind.VECTOR in kinds:

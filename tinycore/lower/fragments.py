@@ -195,7 +195,7 @@ def fragment(
 
     turn, start = None, None
     for lanes in (most >> times for times in range(most.bit_length() - 1)):
-        step = UOp.range(lanes, (*loops[along].arg.number, Part.TURN), AxisKind.VECTOR)
+        step = UOp.range(lanes, (*loops[along].number, Part.TURN), AxisKind.VECTOR)
         value_of_lanes = held_from(0, step)
         is_together = lies_together(value_of_lanes, step)
         if turn is None or is_together:
@@ -238,7 +238,7 @@ def row_at(index: UOp, places: dict[UOp, UOp], across: UOp, row_bytes: int) -> U
     """The first element of a row at places of loops; None unless it is contiguous and aligned."""
     assert isinstance(index.dtype, PointerDType)
     size = row_bytes // index.dtype.base.itemsize
-    step = UOp.range(size, (*across.arg.number, Part.TURN), AxisKind.VECTOR)
+    step = UOp.range(size, (*across.number, Part.TURN), AxisKind.VECTOR)
     inside = {**places, across: places[across] + step}
     whole = simplified(index.src[1].substitute(inside), "a row")
     first = simplified(whole.substitute({step: UOp.index(0)}), "a row")

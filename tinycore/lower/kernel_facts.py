@@ -15,7 +15,7 @@ from typing import Final
 
 from tinycore.dtype import DType, dtypes
 from tinycore.lower.dims import is_known_at_launch
-from tinycore.lower.loops import overwrites_what_it_reads
+from tinycore.lower.loops import loops_of, overwrites_what_it_reads
 from tinycore.lower.predicate import loops_around_stores
 from tinycore.uop.affine import coefficient, interval, repetition
 from tinycore.uop.node import UOp
@@ -73,7 +73,7 @@ class KernelFacts:
 
     def loops_of_kind(self, kind: AxisKind) -> list[UOp]:
         """The counters of all loops of a kind."""
-        return [r for r in self.loops if r.arg.kind is kind]
+        return [r for r in self.loops if r.kind is kind]
 
     @cached_property
     def outputs(self) -> list[UOp]:
@@ -85,7 +85,7 @@ class KernelFacts:
         below = UOp.sink(*self.roots).toposort(lambda n: n.op in COMPOUND)
         ends = [n for n in below if n.op is Op.END]
         loops = [r for n in ends for r in n.src[1:] if self.may_cut(r)]
-        return [r for r in loops if r.arg.kind is not AxisKind.ORDERED]
+        return [r for r in loops if r.kind is not AxisKind.ORDERED]
 
     def may_cut(self, loop: UOp) -> bool:
         """True if a loop is of fixed length, or of one that launches follow."""
@@ -103,7 +103,7 @@ class KernelFacts:
     def launchable(self) -> list[UOp]:
         """The loops over outputs that may become threads of a grid, outermost first."""
         around = loops_around_stores(self.kernel)
-        return [r for r in around if r.arg.kind is AxisKind.LOOP and self.may_cut(r)]
+        return [r for r in around if r.kind is AxisKind.LOOP and self.may_cut(r)]
 
     @property
     def outputs_launched(self) -> int:
@@ -118,7 +118,7 @@ class KernelFacts:
     @cached_property
     def reduced(self) -> list[UOp]:
         """The reduced loops, each once: those that may be cut."""
-        loops = [r for n in self.reductions for r in n.src[1:] if r.op is Op.RANGE]
+        loops = [r for n in self.reductions for r in loops_of(n)]
         return list(dict.fromkeys(r for r in loops if self.may_cut(r)))
 
     @cached_property
@@ -238,7 +238,7 @@ class KernelFacts:
     @cached_property
     def longest_reduction(self) -> int:
         """The steps of the longest reduction; 1 without any."""
-        nests = ([r for r in n.src[1:] if r.op is Op.RANGE] for n in self.reductions)
+        nests = map(loops_of, self.reductions)
         return max((math.prod(r.extent for r in n if self.may_cut(r)) for n in nests), default=1)
 
     @cached_property

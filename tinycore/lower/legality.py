@@ -34,7 +34,7 @@ class Loops:
     @cached_property
     def by_number(self) -> dict[Number, UOp]:
         """Every loop."""
-        return {n.arg.number: n for n in self.nodes if n.op is Op.RANGE}
+        return {n.number: n for n in self.nodes if n.op is Op.RANGE}
 
     def closers(self, counter: UOp) -> list[UOp]:
         """The nodes that close a loop."""
@@ -47,19 +47,19 @@ class Loops:
             return f"there is no loop {axis}"
         if not counter.is_fixed and not (varies and is_known_at_launch(counter.src[0])):
             return f"how often loop {axis} runs is known at launch only"
-        if counter.arg.kind not in PLAIN_KINDS:
-            return f"loop {axis} is {counter.arg.kind.value} already"
+        if counter.kind not in PLAIN_KINDS:
+            return f"loop {axis} is {counter.kind.value} already"
         return None
 
     @cached_property
     def around_stores(self) -> set[Number]:
         """The loops that every store is in."""
-        return {r.arg.number for r in loops_around_stores(self.kernel)}
+        return {r.number for r in loops_around_stores(self.kernel)}
 
     @cached_property
     def filling(self) -> set[Number]:
         """The loops that fill scratch memory."""
-        return {r.arg.number for n in self.fills for r in n.src[1].src[1:]}
+        return {r.number for n in self.fills for r in n.src[1].src[1:]}
 
     @cached_property
     def fills(self) -> list[UOp]:

@@ -31,13 +31,13 @@ def text_of(*numbers: Number) -> str:
 
 def counters(kernel: UOp) -> list[UOp]:
     """Every RANGE of a kernel, by number."""
-    return sorted(kernel.every(Op.RANGE), key=lambda n: n.arg.number)
+    return sorted(kernel.every(Op.RANGE), key=lambda n: n.number)
 
 
 def counter_of(kernel: UOp, axis: Number) -> UOp:
     """The RANGE with an axis number. Raises ArgumentError if there is none."""
     for node in kernel.toposort():
-        if node.op is Op.RANGE and node.arg.number == axis:
+        if node.op is Op.RANGE and node.number == axis:
             return node
     raise ArgumentError(f"the kernel has no loop {text_of(axis)}")
 
@@ -45,6 +45,16 @@ def counter_of(kernel: UOp, axis: Number) -> UOp:
 def closer_of(kernel: UOp, counter: UOp) -> list[UOp]:
     """The END or the REDUCEs that close a RANGE."""
     return [n for n in kernel.toposort() if n.op in CLOSERS and counter in n.src[1:]]
+
+
+def loops_of(total: UOp) -> tuple[UOp, ...]:
+    """The loops that a REDUCE or an END closes, the outermost first."""
+    return tuple([s for s in total.src[1:] if s.op is Op.RANGE])
+
+
+def values_of(total: UOp) -> list[UOp]:
+    """The operands that a REDUCE folds in each step, or the stores of an END."""
+    return [s for s in total.src if s.op is not Op.RANGE]
 
 
 def numbered(counter: UOp, *marks: int) -> UOp:
@@ -77,11 +87,11 @@ def loops_within(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp
     Without loops that compute the same in every step, such as those that fill an array for all
     steps.
     """
-    anew = {r for r in closer.src[1:] if r.op is Op.RANGE and r not in around}
+    anew = {r for r in loops_of(closer) if r not in around}
     for node in reversed(closer.toposort()[:-1]):
         if node.op in WITH_LOOPS and any(not anew.isdisjoint(s.ranges) for s in node.src):
-            anew.update(r for r in node.src[1:] if r.op is Op.RANGE)
-    return sorted(anew - {counter}, key=lambda r: r.arg.number)
+            anew.update(loops_of(node))
+    return sorted(anew - {counter}, key=lambda r: r.number)
 
 
 def overwrites_what_it_reads(end: UOp) -> bool:
@@ -116,9 +126,9 @@ def is_fill(node: UOp) -> bool:
 
 def threads_of(kernel: UOp) -> list[UOp]:
     """The loops that become threads of a workgroup, the fastest first."""
-    found = [n for n in kernel.every(Op.RANGE) if n.arg.kind in THREADS]
-    found.sort(key=lambda n: n.arg.number, reverse=True)
-    return sorted(found, key=lambda n: THREADS.index(n.arg.kind))
+    found = [n for n in kernel.every(Op.RANGE) if n.kind in THREADS]
+    found.sort(key=lambda n: n.number, reverse=True)
+    return sorted(found, key=lambda n: THREADS.index(n.kind))
 
 
 def new_register(dtype: DType, number: int) -> UOp:

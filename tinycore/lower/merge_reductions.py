@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tinycore.lower.loops import loops_of, values_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import REDUCTIONS, AxisKind, Op
 from tinycore.uop.pattern import RuleSet, node, var
@@ -55,8 +56,8 @@ def merge_lanes(first: UOp, second: UOp) -> UOp | None:
 
 def lanes_of(total: UOp) -> UOp | None:
     """The one loop of a sum that becomes lanes; None if these are of pairs."""
-    inner = [r for r in loops_of(total) if r.arg.kind in (AxisKind.VECTOR, AxisKind.PAIR)]
-    return inner[0] if len(inner) == 1 and inner[0].arg.kind is AxisKind.VECTOR else None
+    inner = [r for r in loops_of(total) if r.kind in (AxisKind.VECTOR, AxisKind.PAIR)]
+    return inner[0] if len(inner) == 1 and inner[0].kind is AxisKind.VECTOR else None
 
 
 def drop_loops(total: UOp, outer: Iterable[UOp]) -> UOp:
@@ -77,19 +78,9 @@ def fold_balanced(values: list[UOp], op: Op) -> UOp:
     return values[0]
 
 
-def loops_of(total: UOp) -> tuple[UOp, ...]:
-    """The loops that a REDUCE or an END closes."""
-    return tuple([s for s in total.src[1:] if s.op is Op.RANGE])
-
-
-def values_of(total: UOp) -> list[UOp]:
-    """The operands that a REDUCE folds in each step, or the stores of an END."""
-    return [s for s in total.src if s.op is not Op.RANGE]
-
-
 def form_of(counter: UOp) -> tuple[UOp, AxisKind]:
     """Trip count and kind of a loop: equal for loops that can be merged."""
-    return counter.src[0], counter.arg.kind
+    return counter.src[0], counter.kind
 
 
 def is_filled_in(loops: Iterable[UOp], total: UOp) -> bool:

@@ -61,19 +61,19 @@ def pack_rows(draft: Draft, at: Number, groups: Number, rows: Number, scattered:
 
 def reduced_dimensions(draft: Draft) -> tuple[Dimension, ...]:
     """Every reduced loop as a dimension, but for steps of pairs."""
-    plain = (r for r in draft.facts.reduced if r.arg.kind is not AxisKind.PAIR)
-    return tuple(((r.arg.number, 1),) for r in plain)
+    plain = (r for r in draft.facts.reduced if r.kind is not AxisKind.PAIR)
+    return tuple(((r.number, 1),) for r in plain)
 
 
 def pair_dimension(draft: Draft) -> tuple[Dimension, ...]:
     """The two steps of a pair as a dimension, if there are pairs."""
-    inside = (r for r in draft.facts.reduced if r.arg.kind is AxisKind.PAIR)
-    return tuple(((r.arg.number, 1),) for r in inside)
+    inside = (r for r in draft.facts.reduced if r.kind is AxisKind.PAIR)
+    return tuple(((r.number, 1),) for r in inside)
 
 
 def pack(draft: Draft, step: Stage, most_bytes: int) -> bool:
     """Add a Stage if it pays for all that it stages, and plan the loops that fill it."""
-    if not step.axes <= {r.arg.number for r in draft.facts.loops if r.is_fixed}:
+    if not step.axes <= {r.number for r in draft.facts.loops if r.is_fixed}:
         return False  # some loop has but one step, or any number of them
     values = staged_values(draft.kernel, step)
     if not values or not all(pays(draft, value, step, most_bytes) for value in values):
@@ -85,10 +85,10 @@ def pack(draft: Draft, step: Stage, most_bytes: int) -> bool:
 
 def pays(draft: Draft, value: UOp, step: Stage, most_bytes: int) -> bool:
     """True if packing a value is worth its time and its memory."""
-    loops = {r.arg.number: r for r in value.ranges}
+    loops = {r.number: r for r in value.ranges}
     size = math.prod(extent_of(dimension, loops) for dimension in step.dimensions)
     inside = loops_inside(draft, step.at)
-    again = math.prod(r.extent for r in inside if r.arg.number not in step.axes)
+    again = math.prod(r.extent for r in inside if r.number not in step.axes)
     return (
         again >= LEAST_REUSE
         and size * value.dtype.itemsize <= most_bytes
@@ -104,8 +104,8 @@ def extent_of(dimension: Dimension, loops: dict[Number, UOp]) -> int:
 def loops_inside(draft: Draft, at: Number | None) -> list[UOp]:
     """The loops inside of the loop `at` in which no value is written out."""
     own = set(draft.facts.nodes)
-    plain = [r for r in nest_of(draft.kernel) if r in own and r.arg.kind not in WITHIN]
-    place = next((i for i, r in enumerate(plain) if r.arg.number == at), -1)
+    plain = [r for r in nest_of(draft.kernel) if r in own and r.kind not in WITHIN]
+    place = next((i for i, r in enumerate(plain) if r.number == at), -1)
     return plain[place + 1 :]
 
 
@@ -143,16 +143,16 @@ def plan_fill(draft: Draft, number: int) -> None:
     along = any(coefficient(n.src[1], row) == 1 for n in loads)
     if row.extent < lanes or lanes < 2:
         return
-    vector, vectors = row.arg.number, list[Number]()
+    vector, vectors = row.number, list[Number]()
     if row.extent > lanes:
         draft.do(Split(vector, lanes))
         vector, vectors = (*vector, 1), [(*vector, 0)]
     draft.do(Bind(vector, AxisKind.VECTOR))
     # Memory is contiguous across the rows of the array: vectors of as many rows are transposed.
     if across and not along and across[-1].extent >= lanes:
-        square = across[-1].arg.number
+        square = across[-1].number
         draft.cut(square, lanes, AxisKind.UNROLL)
-        rest = [r.arg.number for r in outer if r is not across[-1]]
+        rest = [r.number for r in outer if r is not across[-1]]
         draft.do(Reorder(draft.present(*rest, (*square, 0), *vectors)))
 
 
@@ -167,9 +167,9 @@ def join_across(draft: Draft, number: int, lanes: int) -> None:
         return
     joined = draft.copy()
     while (pair := next(joined_pairs(fill.toposort(), fill.src[1:-1]), None)) is not None:
-        joined.do(Fuse(pair[0].arg.number, pair[1].arg.number))
+        joined.do(Fuse(pair[0].number, pair[1].number))
         fill = fill_of(joined, number)
-        if counter_of(joined.kernel, pair[0].arg.number).extent >= 2 * lanes:
+        if counter_of(joined.kernel, pair[0].number).extent >= 2 * lanes:
             draft.become(joined.copy())
 
 
@@ -178,18 +178,18 @@ def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:
     row, step = loops[-2:]
     if row.extent < lanes or lanes < 2:
         return
-    number = row.arg.number
+    number = row.number
     if row.extent > lanes:
         draft.do(Split(number, lanes))
         number = (*number, 1)
-    draft.do(Bind(number, AxisKind.VECTOR), Bind(step.arg.number, AxisKind.PAIR))
+    draft.do(Bind(number, AxisKind.VECTOR), Bind(step.number, AxisKind.PAIR))
 
 
 def fill_in_strips(draft: Draft, loops: list[UOp]) -> None:
     """Fill some groups at a time, so that whole lines are read and few are written at once."""
-    groups = loops[0].arg.number
+    groups = loops[0].number
     draft.do(Split(groups, min(STRIP_GROUPS, loops[0].extent)))
-    order = ((*groups, 0), *(r.arg.number for r in loops[1:-1]), (*groups, 1))
+    order = ((*groups, 0), *(r.number for r in loops[1:-1]), (*groups, 1))
     draft.do(Reorder(draft.present(*order)))
 
 

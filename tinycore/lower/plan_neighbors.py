@@ -80,7 +80,7 @@ def nodes_written(tiled: UOp) -> int:
     for node in tiled.toposort():
         copies = 1
         for counter in node.ranges:
-            copies *= counter.extent if counter.arg.kind in kinds else 1
+            copies *= counter.extent if counter.kind in kinds else 1
         total += copies
     return total
 

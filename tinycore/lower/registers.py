@@ -19,8 +19,15 @@ from itertools import count
 
 from tinycore.lower.fragments import added
 from tinycore.lower.lanes import lanes_of
-from tinycore.lower.loops import closer_of, initialized, new_register, numbered, value_after
-from tinycore.lower.merge_reductions import loops_of, values_of
+from tinycore.lower.loops import (
+    closer_of,
+    initialized,
+    loops_of,
+    new_register,
+    numbered,
+    value_after,
+    values_of,
+)
 from tinycore.uop.node import UOp
 from tinycore.uop.op import APPROXIMATE, Op, Part, neutral_element
 from tinycore.uop.proportional import LOG2_E, finite
@@ -33,7 +40,7 @@ Nest = tuple[tuple[UOp, ...], frozenset[UOp], int]
 
 def is_online(reduce: UOp) -> bool:
     """True if a loop of a reduction is marked as one pass."""
-    return any(r.arg.number[-1] is Part.ONLINE for r in loops_of(reduce))
+    return any(r.number[-1] is Part.ONLINE for r in loops_of(reduce))
 
 
 def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
@@ -130,7 +137,7 @@ def loops_around(counter: UOp, kernel: UOp) -> list[UOp]:
     """The loops that a loop over outputs is in, whether or not anything depends on them."""
     (end,) = closer_of(kernel, counter)
     inside = end.src[1 : end.src.index(counter)]
-    return sorted({*end.ranges, *inside}, key=lambda r: r.arg.number)
+    return sorted({*end.ranges, *inside}, key=lambda r: r.number)
 
 
 def accumulate_scan(scan: UOp, around: list[UOp], number: int, done: dict[UOp, UOp]) -> UOp:
@@ -144,7 +151,7 @@ def accumulate_scan(scan: UOp, around: list[UOp], number: int, done: dict[UOp, U
 
 def one_pass(members: list[UOp], loops: tuple[UOp, ...], done: dict[UOp, UOp]) -> dict[UOp, UOp]:
     """Reductions that share loops, each with the expression of its value."""
-    outside = sorted(UOp.sink(*members).ranges, key=lambda r: r.arg.number)
+    outside = sorted(UOp.sink(*members).ranges, key=lambda r: r.number)
     reduces = [m for m in members if m.op is Op.REDUCE]
     bodies = dict(zip(reduces, UOp.sink(*reduces).substitute(done).src, strict=True))
     register = {m: new_register(m.dtype, len(done) + n) for n, m in enumerate(members)}

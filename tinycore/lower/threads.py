@@ -32,7 +32,7 @@ def share_among_threads(draft: Draft) -> None:
     root, limits = draft.kernel.src[0], draft.limits
     if limits.threads < 2 or root.op is not Op.END or draft.work < WAKE_OPERATIONS:
         return
-    loops = [r for r in root.src[1:] if r.arg.kind is AxisKind.LOOP and r.is_fixed]
+    loops = [r for r in root.src[1:] if r.kind is AxisKind.LOOP and r.is_fixed]
     repeats = bool(fills_outside(draft))
     wanted = draft.size("chunks of a thread", CHUNKS_OF_FILLS if repeats else CHUNKS_PER_THREAD)
     wanted *= limits.threads
@@ -41,17 +41,17 @@ def share_among_threads(draft: Draft) -> None:
     # Threads share the outermost loop. Fixed loops are moved outside of one of varying length, and
     # of copies and lanes, which become innermost wherever they are.
     if (outermost := root.src[1]) is not loops[0]:
-        if outermost.is_fixed and outermost.arg.kind not in COPYING:
+        if outermost.is_fixed and outermost.kind not in COPYING:
             return
-        draft.do(Reorder(tuple(r.arg.number for r in loops)))
-    first = loops[0].arg.number
+        draft.do(Reorder(tuple(r.number for r in loops)))
+    first = loops[0].number
     behind = {r for before, r in pairwise(root.src[1:]) if not before.is_fixed}
     for inner in takewhile(lambda r: r not in behind, loops[1:]):
         if counter_of(draft.kernel, first).extent >= wanted or is_packed_between(
             draft, first, inner
         ):
             break
-        draft.do(Fuse(first, inner.arg.number))
+        draft.do(Fuse(first, inner.number))
     share_steps(draft, first, wanted if repeats else 0)
 
 
@@ -83,14 +83,14 @@ def share_varying(draft: Draft, outermost: UOp, wanted: int) -> bool:
     least = draft.limits.threads if is_packed else wanted
     if outermost.extent < least or not is_worth_repeating(draft, wanted):
         return False
-    draft.do(Bind(outermost.arg.number, AxisKind.PARALLEL))
+    draft.do(Bind(outermost.number, AxisKind.PARALLEL))
     return True
 
 
 def is_followed(loop: UOp, limits: Limits) -> bool:
     """True if threads can share a loop of symbolic length, which is never empty."""
     size = loop.src[0]
-    is_plain = loop.arg.kind is AxisKind.LOOP and int(size.vmin) > 0
+    is_plain = loop.kind is AxisKind.LOOP and int(size.vmin) > 0
     return limits.parallel_varies and is_plain and is_known_at_launch(size)
 
 

@@ -74,8 +74,8 @@ def tighten(kernel: UOp) -> UOp:
     over the rows of a strip."""
     nodes = kernel.toposort()
     if any(n.op is Op.MATRIX for n in nodes):
-        groups = [n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.GRID]
-        for loop in (n for n in nodes if n.op is Op.RANGE and n.arg.kind is AxisKind.REDUCE):
+        groups = [n for n in nodes if n.op is Op.RANGE and n.kind is AxisKind.GRID]
+        for loop in (n for n in nodes if n.op is Op.RANGE and n.kind is AxisKind.REDUCE):
             kernel = without_hidden(kernel, [cut_of_fold(kernel, loop, groups)])
     if len(nests_of(kernel)) < 2 or kernel.src[0].op is not Op.END:
         return kernel
@@ -257,7 +257,7 @@ class Hidden:
         read = [n for n in inside if n.op is Op.LOAD and pointer_of(n.src[0]) in self.arrays]
         stored = [n for n in inside if n.op is Op.STORE]
         loops = [n for n in inside if n.op is Op.RANGE and n.is_fixed and n not in self.outside]
-        plain = [n for n in loops if n.arg.kind in PLAIN_KINDS]
+        plain = [n for n in loops if n.kind in PLAIN_KINDS]
         found = [(columns_through([*read, *stored], loop), loop) for loop in plain]
         through = [(columns, loop) for columns, loop in found if columns is not None]
         if not through:

@@ -366,6 +366,16 @@ class UOp(Operators["UOp"]):
         return int(self.vmax) + 1
 
     @property
+    def number(self) -> tuple[int, ...]:
+        """The number of this RANGE: a path, longer after every split."""
+        return self.arg.number  # type: ignore[no-any-return]
+
+    @property
+    def kind(self) -> AxisKind:
+        """What becomes of the loop of this RANGE."""
+        return self.arg.kind  # type: ignore[no-any-return]
+
+    @property
     def is_fixed(self) -> bool:
         """True if the trip count of this RANGE is the same in every launch."""
         return self.src[0].op is Op.CONST

@@ -44,7 +44,7 @@ class Accumulate:
 
 def accumulate(kernel: UOp, step: Accumulate) -> UOp:
     """Apply one Accumulate. Raises ArgumentError if no sum is over these loops."""
-    loops = {n.arg.number: n for n in kernel.every(Op.RANGE)}
+    loops = {n.number: n for n in kernel.every(Op.RANGE)}
     outputs = [loops[number] for number in step.outputs]
     around = [loops[number] for number in step.reduced]
     sums = [n for n in kernel.every(Op.REDUCE) if set(around) <= set(n.src[1:])]
@@ -80,7 +80,7 @@ def place(array: UOp, outputs: list[UOp]) -> UOp:
 def clearing(total: UOp, array: UOp, outputs: list[UOp]) -> UOp:
     """The STORE that clears one element."""
     own = [numbered(r, Part.HELD, 0) for r in outputs]
-    outside = sorted(total.ranges.difference(outputs), key=lambda r: r.arg.number)
+    outside = sorted(total.ranges.difference(outputs), key=lambda r: r.number)
     anew = array.after(*outside)
     start = UOp.const(total.dtype, neutral_element(total.arg, total.dtype))
     return place(anew, own).store(start)
@@ -104,4 +104,4 @@ def closed(stores: list[UOp], *around: UOp) -> UOp:
 
 def own_loops(store: UOp) -> list[UOp]:
     """The loops over the array that a STORE is in, outermost first."""
-    return sorted(store.src[0].src[1].ranges, key=lambda r: r.arg.number)
+    return sorted(store.src[0].src[1].ranges, key=lambda r: r.number)

@@ -60,9 +60,9 @@ class Bind:
         if problem := loops.undecided(self.axis, varies):
             return problem
         axis, kind, counter = self.axis, self.kind, loops.by_number[self.axis]
-        allowed = (ON_LOOPS if limits.grid is None else ON_GRIDS)[counter.arg.kind]
+        allowed = (ON_LOOPS if limits.grid is None else ON_GRIDS)[counter.kind]
         if kind not in allowed:
-            return f"a loop of kind {counter.arg.kind.value} does not become {kind.value}"
+            return f"a loop of kind {counter.kind.value} does not become {kind.value}"
         if kind is AxisKind.PARALLEL and not loops.is_outermost(counter):
             return "threads share the outermost loop of the whole kernel only"
         if not counter.is_fixed and int(counter.src[0].vmin) < 1:
@@ -107,7 +107,7 @@ def not_lanes(loops: Loops, counter: UOp) -> str | None:
         if counter in node.ranges and node.op in RECURRENCES:
             return "its body has a recurrence, in which lanes would go apart"
         if counter in node.ranges and any(
-            r.arg.kind is AxisKind.VECTOR for r in node.ranges if r is not counter
+            r.kind is AxisKind.VECTOR for r in node.ranges if r is not counter
         ):
             return "its body moves with lanes of another loop already"
     return None
@@ -126,19 +126,19 @@ def copies_with(loops: Loops, counter: UOp) -> int:
 
 def is_copying(loop: UOp) -> bool:
     """True if the body of a loop is written out for each of its steps."""
-    return loop.arg.kind in COPYING and Part.UNIT not in loop.arg.number
+    return loop.kind in COPYING and Part.UNIT not in loop.number
 
 
 def not_threads(loops: Loops, counter: UOp, kind: AxisKind, limits: Limits) -> str | None:
     """Why the threads of a group cannot take a loop."""
     if any(counter in n.ranges for n in loops.fills):
         return "memory of the whole group is filled anew in each of its steps"
-    threads = [r for r in loops.by_number.values() if r.arg.kind in THREADS]
+    threads = [r for r in loops.by_number.values() if r.kind in THREADS]
     total = counter.extent * math.prod(r.extent for r in threads)
     extents = [r.extent for r in (*threads, counter)]
     if total > limits.block_threads or not launches(extents, "block", limits.block):
         return f"{total} threads on {len(extents)} axes are too many for a group"
-    shared = [r for r in threads if r.arg.kind is AxisKind.GROUP]
+    shared = [r for r in threads if r.kind is AxisKind.GROUP]
     if kind is AxisKind.GROUP:
         if problem := not_shared_sum(loops, counter):
             return problem
@@ -153,10 +153,10 @@ def not_threads(loops: Loops, counter: UOp, kind: AxisKind, limits: Limits) -> s
 def not_shared_sum(loops: Loops, counter: UOp) -> str | None:
     """Why the threads of a group cannot share a sum."""
     members = [n for n in loops.closers(counter) if n.op is Op.REDUCE]
-    around = {r.arg.number for n in members for r in n.ranges}
+    around = {r.number for n in members for r in n.ranges}
     if counter.extent & (counter.extent - 1):
         return f"{counter.extent} threads are no power of two"
-    if any(r.arg.kind is AxisKind.GROUP for n in members for r in n.src[1:]):
+    if any(r.kind is AxisKind.GROUP for n in members for r in n.src[1:]):
         return "its sum is shared already"
     if not around <= loops.around_stores or any(n.op is Op.AFTER for n in loops.nodes):
         return "threads would not come to its barriers together"

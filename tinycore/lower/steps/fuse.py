@@ -44,7 +44,7 @@ class Fuse:
         """The kernel with one counter in place of `outer * extent(inner) + inner`."""
         outer, inner = counter_of(kernel, self.outer), counter_of(kernel, self.inner)
         size = self.pitch or inner.extent
-        fused = UOp.range(self.steps or outer.extent * size, self.outer, outer.arg.kind)
+        fused = UOp.range(self.steps or outer.extent * size, self.outer, outer.kind)
         places = {outer: fused // size, inner: fused % size}
         if self.pitch:
             kernel = with_rows(kernel, outer, inner, fused, size)
@@ -70,10 +70,10 @@ class Fuse:
         ):
             return f"{self.steps} steps by {self.pitch} leave out some of the loops"
         closers = loops.closers(a)
-        if a.arg.kind is not b.arg.kind or closers != loops.closers(b):
+        if a.kind is not b.kind or closers != loops.closers(b):
             return "the loops are not closed together"
         for closer in closers:  # loops of copies and lanes have no place in the order
-            order = [r for r in closer.src[1:] if r.arg.kind not in COPYING]
+            order = [r for r in closer.src[1:] if r.kind not in COPYING]
             if (a, b) not in itertools.pairwise(order):
                 return "the loops are not neighbors"
         return None

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinycore.lower.legality import Loops
-from tinycore.lower.loops import Number, substitute_once, text_of
-from tinycore.lower.merge_reductions import loops_of, values_of
+from tinycore.lower.loops import Number, loops_of, substitute_once, text_of, values_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind, Op
@@ -30,7 +29,7 @@ class Reorder:
         for closer in kernel.toposort():
             if closer.op in CLOSERS:
                 loops = loops_of(closer)
-                by_number = {r.arg.number: r for r in loops}
+                by_number = {r.number: r for r in loops}
                 front = [by_number[a] for a in self.axes if a in by_number]
                 back = [r for r in loops if r not in front]
                 replacements[closer] = closer.with_src((*values_of(closer), *front, *back))

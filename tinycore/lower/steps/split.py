@@ -75,7 +75,7 @@ class Split:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
         if self.tail in (Tail.GUARD, Tail.GATE):
             return guarded(kernel, counter, by, self.tail is Tail.GATE)
-        if counter.arg.kind is AxisKind.REDUCE:
+        if counter.kind is AxisKind.REDUCE:
             kernel = with_remainder(kernel, counter, by)
             return masked_tail(kernel, self.axis, by) if self.tail is Tail.SHIFT else kernel
         (end,) = closer_of(kernel, counter)
@@ -115,14 +115,14 @@ class Split:
 
     def is_guarded(self, counter: UOp) -> bool:
         """True if the last step of a loop of symbolic length may pass its end."""
-        if counter.arg.kind is AxisKind.REDUCE:
+        if counter.kind is AxisKind.REDUCE:
             return self.tail is Tail.GUARD
         return self.tail is not Tail.REMAINDER
 
 
 def cuts_groups(counter: UOp | None, by: int) -> bool:
     """True if groups that were bound to the grid are only counted in two loops, none beyond."""
-    if counter is None or counter.arg.kind is not AxisKind.GRID or not counter.is_fixed:
+    if counter is None or counter.kind is not AxisKind.GRID or not counter.is_fixed:
         return False
     return 1 < by < counter.extent and counter.extent % by == 0
 
@@ -153,7 +153,7 @@ def guarded(
     outer, inner, value = parts(counter, steps_of(counter, by), by)
     if is_shifted:
         value = (outer * by).minimum(extent - by).maximum(0) + inner
-    masked = gate_sums if counter.arg.kind is AxisKind.REDUCE else gate_stores
+    masked = gate_sums if counter.kind is AxisKind.REDUCE else gate_stores
     if is_shifted and int(extent.vmin) >= by:
         return replace_counter(kernel, counter, outer, inner, value)
     if gates or may_be_empty(counter):

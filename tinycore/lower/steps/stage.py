@@ -16,7 +16,7 @@ from typing import Final
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.legality import Loops
-from tinycore.lower.loops import THREADS, Number, arrays_of, text_of
+from tinycore.lower.loops import THREADS, Number, arrays_of, loops_of, text_of
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
@@ -116,7 +116,7 @@ class Stage:
         if limits.grid is None or not limits.shared_bytes:
             return "arrays are filled in turn by groups that share memory, the device has none"
         counter = loops.by_number.get(self.at or ())
-        if counter is None or counter.arg.kind is not AxisKind.REDUCE:
+        if counter is None or counter.kind is not AxisKind.REDUCE:
             return "arrays are used in turn by the steps of a sum"
         return None
 
@@ -147,7 +147,7 @@ def nest_of(kernel: UOp) -> list[UOp]:
     """The loops around the innermost value, outermost first: outputs, then reduced ones."""
     nodes = kernel.toposort()
     outputs = [r for n in reversed(nodes) if n.op is Op.END for r in n.src[1:]]
-    reduced = [r for n in nodes if n.op is Op.REDUCE for r in n.src[1:] if r.op is Op.RANGE]
+    reduced = [r for n in nodes if n.op is Op.REDUCE for r in loops_of(n)]
     return list(dict.fromkeys((*outputs, *reduced)))
 
 
@@ -155,17 +155,17 @@ def loops_around(kernel: UOp, at: Number | None) -> frozenset[UOp]:
     """The loops around the copy of a stage at the loop `at`."""
     if at is None:
         return frozenset()
-    nest = [r for r in nest_of(kernel) if r.arg.kind not in (*WITHIN, *THREADS)]
-    place = next(i for i, r in enumerate(nest) if r.arg.number == at)
+    nest = [r for r in nest_of(kernel) if r.kind not in (*WITHIN, *THREADS)]
+    place = next(i for i, r in enumerate(nest) if r.number == at)
     return frozenset(nest[: place + 1])
 
 
 def staged_values(kernel: UOp, step: Stage) -> list[UOp]:
     """The values that a Stage copies: the largest that vary with its loops only."""
-    loops = {r.arg.number: r for r in kernel.every(Op.RANGE)}
+    loops = {r.number: r for r in kernel.every(Op.RANGE)}
     needed = frozenset(loops[axis] for axis in step.axes)
     around = loops_around(kernel, step.at)
-    allowed = needed | {r for r in around if r.arg.number not in step.inside}
+    allowed = needed | {r for r in around if r.number not in step.inside}
     found: dict[UOp, None] = {}
     for user in kernel.toposort():
         for node in user.src:
@@ -218,7 +218,7 @@ def before_widening(value: UOp, dtype: DType) -> UOp | None:
 
 def staged(value: UOp, step: Stage, number: int) -> UOp:
     """The LOAD of a staged value, behind the loops that fill its array."""
-    loops = {r.arg.number: r for r in value.ranges}
+    loops = {r.number: r for r in value.ranges}
     places = [place_of(dimension, loops) for dimension in step.dimensions]
     fill = [
         UOp.range(int(place.vmax) + 1, (*dimension[0][0], Part.FILL, number))
@@ -378,7 +378,7 @@ def by_place(
         }
         content = simplified(value.substitute(digits), "a stage")
     if left := content.ranges & axes:
-        numbers = ", ".join(str(r.arg.number) for r in left)
+        numbers = ", ".join(str(r.number) for r in left)
         raise ArgumentError(f"a value is no function of its place: it depends on loops {numbers}")
     return content
 

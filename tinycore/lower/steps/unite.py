@@ -43,5 +43,5 @@ class Unite:
             return "they are not several loops that are as long"
         for one, other in itertools.permutations(counters, 2):
             if any(other in {*n.src[0].ranges, *n.src[1:]} for n in loops.closers(one)):
-                return f"loop {text_of(one.arg.number)} runs inside of another of them"
+                return f"loop {text_of(one.number)} runs inside of another of them"
         return None

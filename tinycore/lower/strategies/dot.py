@@ -46,17 +46,17 @@ def sum_in_parts(draft: Draft) -> None:
     loops = [r for r in facts.reduced if r.extent >= 2 * PARTIAL_SUMS[0]]
     if loops and all(r.extent == 1 for r in facts.loops_of_kind(AxisKind.UNROLL)):
         parts = draft.size("accumulators", PARTIAL_SUMS[0], loops[-1].extent // 2, least=2)
-        draft.cut(loops[-1].arg.number, parts, AxisKind.PARTIAL)
+        draft.cut(loops[-1].number, parts, AxisKind.PARTIAL)
 
 
 def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     """Lanes along a reduced loop, several accumulators, summed across at the end."""
-    size, number = axis.extent, axis.arg.number
+    size, number = axis.extent, axis.number
     width = width_of(size, draft.size("lanes", draft.lanes(), least=2))
     if not axis.is_fixed:
         cut_varying_row(draft, axis, width)
         return
-    outputs = [r for r in draft.facts.outputs if r.extent > 1 and r.arg.kind in PLAIN_KINDS]
+    outputs = [r for r in draft.facts.outputs if r.extent > 1 and r.kind in PLAIN_KINDS]
     loops = hold_outputs(draft, axis) or outputs
     tile = reused_rows(draft.facts, draft.limits, loops)
     rows = tile or row_beside(draft.facts, draft.limits, axis)
@@ -93,7 +93,7 @@ def cut_row(draft: Draft, number: Number, size: int, width: int) -> None:
 
 def cut_varying_row(draft: Draft, axis: UOp, width: int) -> None:
     """Cut a reduced loop of symbolic length into lanes and accumulators; its rest is scalar."""
-    number, steps = draft.cut(axis.arg.number, width, AxisKind.VECTOR), axis.extent // width
+    number, steps = draft.cut(axis.number, width, AxisKind.VECTOR), axis.extent // width
     if partial := next((p for p in PARTIAL_SUMS[1:] if steps >= 2 * p), 0):
         draft.cut(number, partial, AxisKind.PARTIAL)
 
@@ -115,7 +115,7 @@ def row_beside(facts: KernelFacts, limits: Limits, axis: UOp) -> list[tuple[Numb
     moves = [facts.stride(n, row) for n in loads]
     far = [m is not None and abs(m) * facts.itemsize >= PAGE_BYTES for m in moves]
     is_apart = far and all(far) and row.extent >= least
-    return [(row.arg.number, STREAMS if is_apart else 1)]
+    return [(row.number, STREAMS if is_apart else 1)]
 
 
 # --- tiles
@@ -135,7 +135,7 @@ def reused_rows(facts: KernelFacts, limits: Limits, loops: list[UOp]) -> list[tu
             fits = fits and all(size <= r.extent for r, size in tall.items())
             if fits and (cycles := cycles_of_tile(facts.loads, tall)) < best:
                 best, tile = cycles, tall
-    return [(r.arg.number, size) for r, size in tile.items() if size > 1]
+    return [(r.number, size) for r, size in tile.items() if size > 1]
 
 
 def cycles_of_tile(loads: frozenset[UOp], tall: dict[UOp, int]) -> float:
@@ -158,22 +158,22 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
     around = loops_around_sums(facts, draft.limits, axis)
     if not around or not facts.is_fixed or not facts.are_side_by_side or facts.overwrites:
         return []
-    held = [r.arg.number for r in facts.outputs if r.extent > 1]
+    held = [r.number for r in facts.outputs if r.extent > 1]
     first = next(r for r in facts.outputs if r.extent > 1)
     share = share_of(draft, first)
     if 1 < share < first.extent:
-        draft.do(Split(first.arg.number, share))
+        draft.do(Split(first.number, share))
         held[0] = (*held[0], 1)
     elif share == 1:
         del held[0]
     if not held:
         return []
-    loops = [r.arg.number for r in around]
+    loops = [r.number for r in around]
     if (steps := steps_at_once(facts, draft.limits, around)) > 1:
         draft.do(Split(loops[-1], steps))
         loops[-1] = (*loops[-1], 0)
     draft.do(Accumulate(tuple(held), tuple(loops)))
-    return [r for r in draft.facts.loops if r.arg.number[-2:] == (Part.HELD, 1)]
+    return [r for r in draft.facts.loops if r.number[-2:] == (Part.HELD, 1)]
 
 
 def share_of(draft: Draft, first: UOp) -> int:

@@ -31,7 +31,7 @@ def output_lanes(draft: Draft, axis: UOp) -> int:
     facts = draft.facts
     loops = [facts.interleaved(n, axis) for n in facts.stored if axis in n.ranges]
     if loops and loops[0] and all(found == loops[0] for found in loops):
-        draft.do(Bind(loops[0][0].arg.number, AxisKind.UNROLL))
+        draft.do(Bind(loops[0][0].number, AxisKind.UNROLL))
     width = width_of(axis.extent, draft.size("lanes", draft.lanes(), least=LEAST_LANES))
     if draft.facts.overwrites:
         width = math.gcd(width, axis.extent)
@@ -43,7 +43,7 @@ def cut_columns(draft: Draft, axis: UOp, width: int, wide: int) -> tuple[Number,
 
     If vectors do not divide the extent, the last panel is shifted inwards as a whole.
     """
-    number, size = axis.arg.number, axis.extent
+    number, size = axis.number, axis.extent
     if not axis.is_fixed:
         wide = min(wide, size // width)
     if wide == 1:

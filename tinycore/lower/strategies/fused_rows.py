@@ -32,7 +32,7 @@ def plan_nests(draft: Draft, nests: list[frozenset[UOp]]) -> None:
     """Plan each nest in turn, for one thread inside of the loops over strips."""
     every, limits = frozenset().union(*nests), draft.limits
     (whole,) = draft.kernel.src
-    around = tuple(r.arg.number for r in whole.src[1:]) if whole.op is Op.END else ()
+    around = tuple(r.number for r in whole.src[1:]) if whole.op is Op.END else ()
     for written in nests:
         nest = Nest(written, every - written, around, limits.threads)
         alone = replace(limits, threads=1)

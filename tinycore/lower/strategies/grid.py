@@ -76,7 +76,7 @@ def split_digits(draft: Draft) -> None:
     for loop in draft.facts.launchable:
         size = digit_size(loop, draft.facts.nodes) if loop.is_fixed else None
         if size is not None:
-            draft.do(Split(loop.arg.number, size))
+            draft.do(Split(loop.number, size))
 
 
 def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:
@@ -137,11 +137,11 @@ def tiles_of_thread(
         return []
     column = loop_of_lanes(facts, limits)
     lanes = 1 if column is None else lanes_of_thread(facts, limits)
-    found = [] if column is None else [(column.arg.number, lanes, AxisKind.VECTOR)]
+    found = [] if column is None else [(column.number, lanes, AxisKind.VECTOR)]
     tile = tile_of_rows(facts, limits, facts.outputs_launched // lanes) or loop_apart(facts, limits)
     if tile is not None:
         row, tall = tile
-        number = (*row.arg.number, 0) if row is column else row.arg.number
+        number = (*row.number, 0) if row is column else row.number
         found.append((number, tall, AxisKind.UNROLL))
     return found
 
@@ -276,9 +276,9 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
     if lanes == 1:
         return 1, 1
     vector = (*vectors_of[:-1], 1)
-    moving = (n for n in draft.facts.loads if any(r.arg.number == vector for r in n.ranges))
+    moving = (n for n in draft.facts.loads if any(r.number == vector for r in n.ranges))
     narrow = min(n.dtype.itemsize for n in moving)
-    loop = next((r for r in draft.facts.launchable if r.arg.number == vectors_of), None)
+    loop = next((r for r in draft.facts.launchable if r.number == vectors_of), None)
     vectors = draft.facts.outputs_launched
     beside = CARD_LINE_BYTES // (lanes * narrow)
     while beside > 1 and draft.limits.unevenness(-(-vectors // beside)) > MOST_UNEVEN:
@@ -289,7 +289,7 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
         beside //= 2
     if loop is None or beside < 2 or loop.extent % beside:
         return lanes, 1
-    draft.cut(loop.arg.number, beside, AxisKind.LANE)
+    draft.cut(loop.number, beside, AxisKind.LANE)
     return lanes, beside
 
 
@@ -299,7 +299,7 @@ def share(draft: Draft, loop: UOp, threads: int, is_short: bool = False) -> None
     Several steps are unrolled, so that their loads are in flight together; if `is_short`, all steps
     of a thread, as far as they are few.
     """
-    number, steps = loop.arg.number, loop.extent
+    number, steps = loop.number, loop.extent
     lanes = 1 if draft.facts.has_recurrence else draft.lanes()
     multiple = lanes if draft.limits.units else lanes * threads
     fits = loop.is_fixed and lanes > 1 and steps % multiple == 0
@@ -328,7 +328,7 @@ def give_lanes(draft: Draft, wanted: int | None = None) -> tuple[int, Number]:
     if loop is None:
         return 1, ()
     lanes = lanes_of_thread(draft.facts, draft.limits, wanted)
-    return lanes, draft.cut(loop.arg.number, lanes, AxisKind.VECTOR)
+    return lanes, draft.cut(loop.number, lanes, AxisKind.VECTOR)
 
 
 def lanes_of_thread(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> int:
@@ -398,11 +398,11 @@ def load_rows(draft: Draft) -> None:
     loop = next(iter(innermost)) if len(innermost) == 1 else None
     if loop is None or not limits.units or not loop.is_fixed or facts.has_recurrence:
         return
-    if loop.arg.kind is not AxisKind.REDUCE or facts.loops_of_kind(AxisKind.VECTOR):
+    if loop.kind is not AxisKind.REDUCE or facts.loops_of_kind(AxisKind.VECTOR):
         return
     lanes = limits.vector_bytes // min(n.dtype.itemsize for n in facts.loads)
     if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):
-        draft.cut(loop.arg.number, lanes, AxisKind.VECTOR)
+        draft.cut(loop.number, lanes, AxisKind.VECTOR)
 
 
 # --- the launch
@@ -416,7 +416,7 @@ def launch_outputs(draft: Draft, wanted: int, loops: list[UOp] | None = None) ->
     taken = (AxisKind.GROUP, AxisKind.LANE)
     room = list(draft.limits.block[sum(len(draft.facts.loops_of_kind(k)) for k in taken) :])
     for loop in reversed(draft.facts.launchable if loops is None else loops):
-        number, extent = loop.arg.number, loop.extent
+        number, extent = loop.number, loop.extent
         most = min(wanted, room[0]) if room and not is_filled_inside(draft, loop) else 1
         threads = extent if extent <= most else floor_power_of_two(most)
         wanted //= threads

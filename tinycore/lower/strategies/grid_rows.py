@@ -41,7 +41,7 @@ class Rows:
     @property
     def along(self) -> tuple[Number, ...]:
         """The loops along a row that threads share, of folds and of what is stored."""
-        return tuple([r.arg.number for r in (*self.folded, *self.columns[-1:])])
+        return tuple([r.number for r in (*self.folded, *self.columns[-1:])])
 
 
 def rows_of(facts: KernelFacts, limits: Limits) -> Rows | None:
@@ -123,7 +123,7 @@ def with_thread(draft: Draft, number: Number, threads: int) -> Number:
 
 def unroll(draft: Draft, number: Number | None) -> None:
     """Write out the steps of a thread: all that it holds, some of more, whose loads overlap."""
-    loops = {r.arg.number: r for r in draft.facts.loops}
+    loops = {r.number: r for r in draft.facts.loops}
     if number is None or number not in loops:
         return
     unroll_loop(draft, loops[number], held_vectors(draft))

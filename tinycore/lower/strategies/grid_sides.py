@@ -120,9 +120,9 @@ def length_of(facts: KernelFacts, side: tuple[UOp, ...]) -> int:
 
 def join_side(draft: Draft, side: tuple[UOp, ...]) -> UOp:
     """The loop of a side along which tiles are cut, of several joined ones."""
-    own = [r.arg.number for r in cut_loops(draft.facts, side)]
+    own = [r.number for r in cut_loops(draft.facts, side)]
     if len(own) > 1:
-        others = [r.arg.number for r in draft.facts.launchable if r.arg.number not in own]
+        others = [r.number for r in draft.facts.launchable if r.number not in own]
         draft.do(Reorder((*others, *own)))
         join(draft, own)
     return counter_of(draft.kernel, own[0])
@@ -163,8 +163,8 @@ def steps_of(facts: KernelFacts, loop: UOp, depth: int) -> list[UOp]:
 
 def join_steps(draft: Draft, loops: list[UOp]) -> Number:
     """Move some reduced loops inside all others and join them; returns the joined loop."""
-    own = [r.arg.number for r in loops]
-    others = [r.arg.number for r in draft.facts.reduced if r not in loops]
+    own = [r.number for r in loops]
+    others = [r.number for r in draft.facts.reduced if r not in loops]
     if others or len(own) > 1:
         draft.do(Reorder((*others, *own)))
     return join(draft, own)
@@ -175,7 +175,7 @@ def join_blocks(draft: Draft, block: Number) -> Number:
 
     Fills then run ahead from one place of a window to the next, as a pipeline of one loop.
     """
-    loops = [r for r in draft.facts.reduced if r.arg.number != (*block[:-1], 1)]
+    loops = [r for r in draft.facts.reduced if r.number != (*block[:-1], 1)]
     if not loops or not all(r.is_fixed for r in loops):
         return block
-    return join(draft, [r.arg.number for r in loops])
+    return join(draft, [r.number for r in loops])

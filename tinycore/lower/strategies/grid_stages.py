@@ -102,7 +102,7 @@ def stages_of(
     of most loops first."""
     found = set()
     for place in operand_accesses(draft.facts):
-        moving = {r.arg.number for r in place.ranges}
+        moving = {r.number for r in place.ranges}
         parts = [
             tuple(d for d in dimensions if any(axis in moving for axis, _ in d))
             for dimensions in (inner, outer)
@@ -119,10 +119,10 @@ def stage_windows(draft: Draft, step: Stage) -> None:
     Arrays that are transposed as they are filled have padded rows, so that threads store to
     different banks.
     """
-    loops, given = {r.arg.number: r for r in draft.facts.loops}, step.dimensions
+    loops, given = {r.number: r for r in draft.facts.loops}, step.dimensions
     axes, limits = step.axes, draft.limits
     moving = [
-        n.src[1] for n in operand_accesses(draft.facts) if axes <= {r.arg.number for r in n.ranges}
+        n.src[1] for n in operand_accesses(draft.facts) if axes <= {r.number for r in n.ranges}
     ]
     step = replace(step, dimensions=with_overlaps(step.dimensions, moving, loops))
     before = draft.copy()
@@ -221,7 +221,7 @@ def is_turned(draft: Draft) -> bool:
         return False
     end = max(fills, key=lambda n: n.src[0].arg).src[1]
     place = stores_of(end)[0].src[0].src[1]
-    lanes = [r for r in end.src[1:] if r.arg.kind is AxisKind.VECTOR]
+    lanes = [r for r in end.src[1:] if r.kind is AxisKind.VECTOR]
     return any(coefficient(place, lane) != 1 for lane in lanes)
 
 
@@ -265,7 +265,7 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None, is_across: boo
     elements = loads_of_elements(fill)
     loops = sorted(fill.src[1:], key=lambda r: -least_stride(elements, r, draft.limits))
     last = loops[-1]
-    names = [r.arg.number for r in loops]
+    names = [r.number for r in loops]
     steps: list[Step] = [Reorder(tuple(names))]
     most = math.prod(r.extent for r in loops) // threads_of_group(draft)
     asked, wanted = lanes, draft.lanes() if lanes is None else lanes

@@ -122,7 +122,7 @@ def cut_loop(
     draft: Draft, loop: UOp, threads: int, copies: int, kind: AxisKind, lanes: int = 1
 ) -> Dimension:
     """Split a loop into groups, threads, and the copies of a thread, `lanes` of them adjacent."""
-    number, steps = loop.arg.number, threads * copies
+    number, steps = loop.number, threads * copies
     tail = Tail.AUTO if loop.is_fixed else Tail.GUARD
     if steps < loop.extent or not loop.is_fixed:
         draft.do(Split(number, steps, tail))
@@ -148,7 +148,7 @@ def cut_levels(draft: Draft, number: Number, levels: Sequence[tuple[int, AxisKin
 
 def steps_in_tile(draft: Draft, dimensions: list[Dimension]) -> int:
     """Outputs of a tile along one side."""
-    loops = {r.arg.number: r for r in draft.facts.loops}
+    loops = {r.number: r for r in draft.facts.loops}
     return math.prod(loops[axis].extent for d in dimensions for axis, _ in d)
 
 
@@ -160,7 +160,7 @@ def cut_depth(draft: Draft, depth: int, sharers: int = 1) -> tuple[Number | None
     inner: list[Dimension] = []
     room = depth
     for loop in reversed(draft.facts.reduced):
-        number = loop.arg.number
+        number = loop.number
         if loop.extent > 2 * room or not loop.is_fixed:
             if room == 1:
                 return number, inner
@@ -188,7 +188,7 @@ def share_sums(draft: Draft, inner: list[Dimension], sharers: int) -> bool:
 
 def innermost_group(draft: Draft) -> Number | None:
     """The innermost loop over groups, if there is one."""
-    groups = [r.arg.number for r in draft.facts.outputs if r.arg.kind is AxisKind.GRID]
+    groups = [r.number for r in draft.facts.outputs if r.kind is AxisKind.GRID]
     return groups[-1] if groups else None
 
 
@@ -200,7 +200,7 @@ def cut_tile(
     Returns the loop over parts, None for a single subgroup, and the loop in a part, None for a part
     of one row.
     """
-    number = loop.arg.number
+    number = loop.number
     if subgroups * size == 1:
         return None, None
     draft.do(Split(number, subgroups * size, Tail.GUARD))
@@ -242,9 +242,9 @@ def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int)
     # In any order, operands that fit L2 are read from memory once.
     if not (limits.units and 0 < limits.l2_bytes < operands):
         return
-    grid = [r for r in draft.facts.outputs if r.arg.kind is AxisKind.GRID]
-    below = [r for r in grid if is_part(r, row.arg.number)]
-    beside = [r for r in grid if is_part(r, column.arg.number)]
+    grid = [r for r in draft.facts.outputs if r.kind is AxisKind.GRID]
+    below = [r for r in grid if is_part(r, row.number)]
+    beside = [r for r in grid if is_part(r, column.number)]
     if not len(below) == len(beside) == 1:
         return
     (down,), (across,) = below, beside
@@ -254,8 +254,8 @@ def order_blocks(draft: Draft, row: UOp, column: UOp, depth: int, itemsize: int)
     band = band_of(down.extent, across.extent, limits.units, tall, wide)
     if band is None:
         return
-    number, beside_it = down.arg.number, across.arg.number
-    others = [r.arg.number for r in grid if r not in (down, across)]
+    number, beside_it = down.number, across.number
+    others = [r.number for r in grid if r not in (down, across)]
     draft.do(Split(number, band), Reorder((*others, (*number, 0), beside_it, (*number, 1))))
 
 
@@ -276,4 +276,4 @@ def band_of(down: int, across: int, wave: int, tall: float, wide: float) -> int 
 
 def is_part(loop: UOp, number: Number) -> bool:
     """True if a loop has a number, or was split from the loop that has it."""
-    return bool(loop.arg.number[: len(number)] == number)
+    return bool(loop.number[: len(number)] == number)

@@ -23,7 +23,7 @@ from tinycore.lower.cost import (
 )
 from tinycore.lower.draft import PROPOSAL, Draft, fuse_loops, order_reductions
 from tinycore.lower.kernel_facts import SMALL_LOOP, KernelFacts
-from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.loops import Number, counter_of, loops_of
 from tinycore.lower.strategies.dot import MOST_UNROLLED, reduce_with_lanes, sum_in_parts
 from tinycore.lower.strategies.elementwise import vectorize
 from tinycore.lower.strategies.matrix_product import cut_tiles, wait_for_lines
@@ -66,7 +66,7 @@ class Strategy(NamedTuple):
             yield Proposal(self.name, None, Cost(1.0), self.apply)
             return
         for axis, cycles in lanes.items():
-            if (axis.arg.kind is AxisKind.REDUCE) is self.is_along_sums:
+            if (axis.kind is AxisKind.REDUCE) is self.is_along_sums:
                 waits = self.waits(facts, limits, axis)
                 if waits is not None:
                     apply = partial(self.apply, axis=axis)
@@ -77,7 +77,7 @@ def scan_rows_together(draft: Draft) -> None:
     """Several scalar scans at a time."""
     rows = [r for r in draft.facts.outputs if r.extent >= SCANNED_ROWS]
     if rows:
-        draft.cut(rows[-1].arg.number, SCANNED_ROWS, AxisKind.UNROLL)
+        draft.cut(rows[-1].number, SCANNED_ROWS, AxisKind.UNROLL)
 
 
 def has_sums(facts: KernelFacts) -> bool:
@@ -133,11 +133,11 @@ def take_cheapest(draft: Draft, parts: list[Number]) -> None:
     found, own = proposals(draft, lanes), own_proposals(draft.facts, draft.limits)
     best = min(found, key=lambda proposal: proposal.cost, default=None)
     axis = None if best is None or own else best.axis
-    is_whole = axis is None or axis.arg.number not in parts
+    is_whole = axis is None or axis.number not in parts
     if is_whole or draft.copy().size(PROPOSAL, draft.rank, least=-1):
         apply_cheapest(draft, own, found)
         return
-    for axis in [r for r in draft.facts.loops if r.arg.number in parts and r in lanes]:
+    for axis in [r for r in draft.facts.loops if r.number in parts and r in lanes]:
         apply_cheapest(draft, proposals(draft, {axis: lanes[axis]}))
 
 
@@ -153,9 +153,9 @@ def unroll_short_reductions(draft: Draft) -> None:
         return  # a unit has few registers for the operands of all steps
     copies = math.prod(r.extent for r in draft.facts.loops_of_kind(AxisKind.UNROLL))
     for node in draft.facts.reductions:
-        loops = [r for r in node.src[1:] if r.op is Op.RANGE and r.arg.kind is AxisKind.REDUCE]
+        loops = [r for r in loops_of(node) if r.kind is AxisKind.REDUCE]
         if loops and loops[-1].is_fixed and loops[-1].extent <= SMALL_LOOP:
-            number = loops[-1].arg.number
-            is_plain = counter_of(draft.kernel, number).arg.kind is AxisKind.REDUCE
+            number = loops[-1].number
+            is_plain = counter_of(draft.kernel, number).kind is AxisKind.REDUCE
             if copies * loops[-1].extent <= MOST_UNROLLED and is_plain:
                 draft.do(Bind(number, AxisKind.UNROLL))

@@ -95,9 +95,9 @@ def row_loop(facts: KernelFacts, axis: UOp) -> UOp | None:
     """M: an output loop over which a load along `axis` stands still, so that rows share it."""
     along = [n for n in facts.loads if axis in n.src[1].ranges]
     others = [r for r in facts.nest_of(axis) if r is not axis and r.extent > 1]
-    others = [r for r in others if r.arg.kind in PLAIN_KINDS]  # not the rows of another nest's tile
+    others = [r for r in others if r.kind in PLAIN_KINDS]  # not the rows of another nest's tile
     still = [r for r in others if any(r not in n.src[1].ranges for n in along)]
-    return max(still, key=lambda r: (min(r.extent, ENOUGH_ROWS), r.arg.number), default=None)
+    return max(still, key=lambda r: (min(r.extent, ENOUGH_ROWS), r.number), default=None)
 
 
 def tile_of(facts: KernelFacts, limits: Limits, axis: UOp, row: UOp | None, vectors: int) -> Tile:
@@ -114,7 +114,7 @@ def tile_of(facts: KernelFacts, limits: Limits, axis: UOp, row: UOp | None, vect
     if below is not None and facts.rows_overlap(axis, below):
         other, taller, lines = register_tile(facts, limits, rows, below.extent, room)
         if lines > 1 and other * vectors <= time * below.extent:
-            return Tile(taller, 1, below.arg.number, lines)
+            return Tile(taller, 1, below.number, lines)
     return Tile(tall, wide)
 
 
@@ -126,7 +126,7 @@ def image_rows(facts: KernelFacts, axis: UOp, row: UOp) -> UOp | None:
     if any(axis in ranges for ranges in across):
         return None
     for loop in reversed(facts.nest_of(axis)):
-        if loop not in (axis, row) and loop.extent > 1 and loop.arg.kind in PLAIN_KINDS:
+        if loop not in (axis, row) and loop.extent > 1 and loop.kind in PLAIN_KINDS:
             moves = all(loop in ranges for ranges in along)
             if moves and not any(loop in ranges for ranges in across):
                 return loop
@@ -181,7 +181,7 @@ def cut_pairs(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: D
     if not panel or loop is None:
         return False
     before = draft.copy()
-    draft.do(Pair(loop.arg.number))
+    draft.do(Pair(loop.number))
     if cut_rows(draft, row, tall, columns, panel):
         return True
     draft.become(before)
@@ -204,13 +204,13 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
 
     Returns True if the columns were packed.
     """
-    facts, number = draft.facts, row.arg.number
-    order = [r.arg.number for r in facts.outputs]
+    facts, number = draft.facts, row.number
+    order = [r.number for r in facts.outputs]
     place = min(order.index(n) for n in (number, *columns) if n in order)
     # Rows that are read far apart, and narrow ones that many panels would widen again, are packed
     # in blocks of MC rows; then loops around the rows stay where they are.
     scattered = tall > 1 and is_scattered(facts, row)
-    panels = math.prod(r.extent for r in facts.outputs if r.arg.number in columns)
+    panels = math.prod(r.extent for r in facts.outputs if r.number in columns)
     widened = panels >= LEAST_REUSE and is_widened(facts, row, facts.outputs[:place])
     copied = scattered or (tall > 1 and widened)
     between = [] if copied else loops_between(facts, columns, row)
@@ -218,7 +218,7 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
     if panel and not copied:
         between = [*loops_outside(facts, place, row, between), *between]
     outside = [n for n in order[:place] if n not in between]
-    around = [r.extent for r in facts.outputs if r.arg.number in (*outside, *columns)]
+    around = [r.extent for r in facts.outputs if r.number in (*outside, *columns)]
     block = block_of_rows(draft, row, tall, math.prod(around), copied)
     front = columns
     # The loop over blocks (IC of BLIS) is outermost, for threads to share. If a loop between panels
@@ -291,9 +291,9 @@ def loops_between(facts: KernelFacts, columns: list[Number], row: UOp) -> list[N
     """
     order = facts.outputs[: facts.outputs.index(row)]
     # A single column has no loop: then packing happens inside of the outermost loop.
-    last = max((i for i, r in enumerate(order) if r.arg.number in columns), default=0)
-    still = [r for r in order[last + 1 :] if r.arg.kind is AxisKind.LOOP]
-    return [r.arg.number for r in still if not moves_columns(facts, r, row)]
+    last = max((i for i, r in enumerate(order) if r.number in columns), default=0)
+    still = [r for r in order[last + 1 :] if r.kind is AxisKind.LOOP]
+    return [r.number for r in still if not moves_columns(facts, r, row)]
 
 
 def loops_outside(facts: KernelFacts, place: int, row: UOp, between: list[Number]) -> list[Number]:
@@ -301,13 +301,13 @@ def loops_outside(facts: KernelFacts, place: int, row: UOp, between: list[Number
 
     The operand of the columns is invariant along them.
     """
-    inside = [r.extent for r in facts.outputs if r.arg.number in between]
+    inside = [r.extent for r in facts.outputs if r.number in between]
     rows, found = math.prod(inside) * row.extent, list[Number]()
-    for r in reversed([r for r in facts.outputs[:place] if r.arg.number not in between]):
+    for r in reversed([r for r in facts.outputs[:place] if r.number not in between]):
         if rows >= ENOUGH_READ or moves_columns(facts, r, row):
             break
         rows *= r.extent
-        found.insert(0, r.arg.number)
+        found.insert(0, r.number)
     return found
 
 
@@ -327,13 +327,13 @@ def pieces_of(draft: Draft, between: list[Number], pieces: int) -> Split | None:
 
 def to_front(draft: Draft, place: int, front: list[Number]) -> None:
     """Move some loops so that they begin at a place in the order of all."""
-    there = [r.arg.number for r in draft.facts.outputs]
+    there = [r.number for r in draft.facts.outputs]
     rest = [n for n in there if n not in front]
     draft.do(Reorder((*rest[:place], *(n for n in front if n in there), *rest[place:])))
 
 
 def loop_before(draft: Draft, axis: Number) -> Number | None:
     """The loop right around another: of the nest, or of those around it; None if there is none."""
-    order = [r.arg.number for r in draft.facts.outputs if r.arg.kind is AxisKind.LOOP]
+    order = [r.number for r in draft.facts.outputs if r.kind is AxisKind.LOOP]
     before = [*draft.around[-1:], *(order[: order.index(axis)] if axis in order else [])]
     return before[-1] if before else None

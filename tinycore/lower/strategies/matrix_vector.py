@@ -54,19 +54,19 @@ def reads_down(facts: KernelFacts, axis: UOp, depth: UOp) -> bool:
 def accumulate_rows(draft: Draft, axis: UOp) -> None:
     """Add some rows at a time to a block of sums, and cut everything into lanes."""
     row, width = row_loop(draft.facts, axis), output_lanes(draft, axis)
-    reduced, number = draft.facts.reduced, axis.arg.number
+    reduced, number = draft.facts.reduced, axis.number
     block = sums_held(draft, axis.extent, 1 if row is None else row.extent, width)
     block = width * draft.size("held", block // width) if block % width == 0 else block
     times = draft.size("rows", ROWS_AT_ONCE, reduced[-1].extent, least=2)
     if block < axis.extent:
         draft.do(Split(number, block))
         number = (*number, 1)
-    depth = reduced[-1].arg.number
-    around = [r.arg.number for r in reduced[:-1]]
+    depth = reduced[-1].number
+    around = [r.number for r in reduced[:-1]]
     if reduced[-1].extent > times:
         around.append(draft.cut(depth, times, AxisKind.UNROLL))
-    held = (number,) if row is None else (row.arg.number, number)
-    rest = [r.arg.number for r in draft.facts.outputs if r.arg.number not in held]
+    held = (number,) if row is None else (row.number, number)
+    rest = [r.number for r in draft.facts.outputs if r.number not in held]
     draft.do(Reorder((*rest, *held)), Accumulate(held, tuple(around)))
     for part in ((*number, Part.HELD, 0), (*number, Part.HELD, 1), number):
         draft.cut(part, width, AxisKind.VECTOR)

@@ -76,7 +76,7 @@ def transpose_blocks(draft: Draft) -> None:
     lanes = floor_power_of_two(draft.size("lanes", draft.lanes(), least=2))
     assert found is not None, "the kernel has squares"  # or else there is no proposal
     column, row = found
-    inside, across = column.arg.number, row.arg.number
+    inside, across = column.number, row.number
     tall = squares_of_line(draft.facts, draft.limits, row, lanes)
     draft.do(
         Split(inside, lanes),
@@ -85,7 +85,7 @@ def transpose_blocks(draft: Draft) -> None:
         Bind((*across, 1), AxisKind.UNROLL),
     )
     outer = ((*across, 0), (*inside, 0))
-    loops = [r.arg for r in draft.facts.outputs if r.arg.kind is AxisKind.LOOP]
+    loops = [r.arg for r in draft.facts.outputs if r.kind is AxisKind.LOOP]
     others = (axis.number for axis in loops if axis.number not in outer)
     draft.do(Reorder(draft.present(*others, *outer)))
 
@@ -137,11 +137,11 @@ class Squares(Tiling):
         row, column = self.row, self.column
         lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)
         lanes = 1 if column.extent % lanes or column.extent < SIDE * lanes else lanes
-        across: Number = (*column.arg.number, 1)
-        along: Number = (*row.arg.number, 1)
+        across: Number = (*column.number, 1)
+        along: Number = (*row.number, 1)
         draft.do(
-            Split(column.arg.number, SIDE * lanes, Tail.GUARD),
-            Split(row.arg.number, SIDE, Tail.GUARD),
+            Split(column.number, SIDE * lanes, Tail.GUARD),
+            Split(row.number, SIDE, Tail.GUARD),
             Split(along, SIDE // ROWS),
         )
         columns: Dimension = ((across, 1),)
@@ -150,7 +150,7 @@ class Squares(Tiling):
             columns = (((*across, 0), lanes), ((*across, 1), 1))
         rows: Dimension = (((*along, 0), SIDE // ROWS), ((*along, 1), 1))
         inside = {number for number, _ in (*columns, *rows)}
-        outer = [r.arg.number for r in draft.facts.launchable if r.arg.number not in inside]
+        outer = [r.number for r in draft.facts.launchable if r.number not in inside]
         draft.do(*(Bind(number, AxisKind.GRID) for number in outer))
         # Rows of an odd number of elements: those of lanes side by side start in different banks.
         stage = Stage(innermost_group(draft), (columns, rows), padding=1)

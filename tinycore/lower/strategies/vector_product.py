@@ -160,7 +160,7 @@ class VectorProduct(Tiling):
             return None  # lanes of a part of a subgroup exchange nothing
         stages = [(step, COLUMNS) for step in stages_of(draft, at, inner, (*rows, *columns))]
         own = draft.facts.loops_of_kind(AxisKind.REDUCE)
-        blocks = next((r.extent for r in own if r.arg.number == at), None)
+        blocks = next((r.extent for r in own if r.number == at), None)
         return Cut(stages, blocks, (self.sides.rows[-1], self.sides.columns[-1]))
 
     def copies(self, cut: Cut) -> Iterable[int]:
