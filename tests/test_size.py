@@ -26,9 +26,9 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_197,
     "tinycore/engine": 20_936,
-    "tinycore/lower": 46_158,
-    "tinycore/lower/steps": 12_919,
-    "tinycore/lower/strategies": 25_873,
+    "tinycore/lower": 45_615,
+    "tinycore/lower/steps": 12_814,
+    "tinycore/lower/strategies": 25_360,
     "tinycore/linalg": 7_467,
     "tinycore/nn": 16_221,
     "tinycore/nn/files": 14_610,
@@ -42,7 +42,7 @@ BUDGETS: Final = {
     "tinycore/tensor/interop": 7_413,
     "tinycore/tensor/methods": 57_389,
     "tinycore/tensor/storage": 12_000,
-    "tinycore/uop": 44_990,
+    "tinycore/uop": 45_035,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_109
+SUM: Final = 472_993
 """The budgets of the core together."""
-FLOORS: Final = 436_290
+FLOORS: Final = 435_174
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -372,7 +372,7 @@ class UOp(Operators["UOp"]):
 
     @property
     def kind(self) -> AxisKind:
-        """What becomes of the loop of this RANGE."""
+        """The kind of the loop of this RANGE: a plain one, lanes, threads, copies."""
         return self.arg.kind  # type: ignore[no-any-return]
 
     @property
