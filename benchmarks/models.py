@@ -1,4 +1,4 @@
-"""Real models beside onnxruntime, torch and llama.cpp, all on one thread.
+"""Real models beside onnxruntime, torch, llama.cpp and tinygrad, all on one thread.
 
     python -m benchmarks.models [mobilenet] [minilm] [whisper] [silero] [reader] [smollm2]
 
@@ -6,7 +6,9 @@ Each cell is a process of its own. A time is the least of many calls, a rate the
 rounds, so that other work on the machine matters little. Weights are those of `examples/`.
 onnxruntime runs MiniLM and Whisper's encoder as `tiny_onnx.export` wrote them. The first token of
 SmolLM2 is timed from the start of a process, cold with an empty disk cache; the peak of memory is
-that of a process which answers, over the size of the file, which llama.cpp maps.
+that of a process which answers, over the size of the file, which llama.cpp maps. tinygrad's
+language model, where that is installed, has float32 weights in memory, which is its fastest way
+on a processor (HALF=0 REALIZE=1), and a shorter text; version 0.14 comes without a part of it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy
+
+from benchmarks.peers import find_clang, why_absent
 
 __all__ = ["main"]
 
@@ -303,7 +307,27 @@ def llama_text(ids: list[int], count: int, rounds: int) -> dict[str, float]:
     return {"prompt": prompt, "generation": then, "peak": peak_over_file()}
 
 
-TEXTS: Final = {"tinycore": tinycore_text, "llama.cpp": llama_text}
+def tinygrad_text(ids: list[int], count: int, rounds: int) -> dict[str, float]:
+    """The same in tinygrad, of a quarter of the tokens and in two rounds after the first."""
+    import importlib  # noqa: PLC0415
+
+    transformer = importlib.import_module("tinygrad.llm.model").Transformer
+    model, _ = transformer.from_gguf(smollm2_path(), 512)
+    ids, count, prompt, then = ids[: max(len(ids) // 4, 1)], max(count // 4, 1), 0.0, 0.0
+    for _ in range(min(rounds, 3)):
+        model._cached_tokens = []
+        start, found = time.perf_counter(), model.generate(list(ids))
+        next(found)
+        first = time.perf_counter()
+        for _ in range(count - 1):
+            next(found)
+        prompt = max(prompt, len(ids) / (first - start))
+        then = max(then, (count - 1) / (time.perf_counter() - first))
+    return {"prompt": prompt, "generation": then, "peak": peak_over_file()}
+
+
+TEXTS: Final = {"tinycore": tinycore_text, "llama.cpp": llama_text, "tinygrad": tinygrad_text}
+PACKAGES: Final = {"llama.cpp": "xllamacpp"}
 ROWS: Final = {each.__name__: each for each in (mobilenet, minilm, whisper, silero, reader)}
 PEERS: Final = ("tinycore", "onnxruntime", "torch")
 
@@ -312,6 +336,8 @@ def measured(*what: str, cache: str | None = None) -> Any:
     """The measurement of a process of its own; None where a peer has no such row."""
     command = [sys.executable, "-m", "benchmarks.models", "--measure", *what]
     more = {"CPU_COUNT": "1", "OMP_NUM_THREADS": "1"}
+    if what[-1] == "tinygrad":
+        more |= {"DEV": "CPU", "CC": find_clang(), "HALF": "0", "REALIZE": "1"}
     if cache is not None:
         more["XDG_CACHE_HOME"] = cache
     done = subprocess.run(
@@ -358,9 +384,13 @@ def print_times(rows: list[str]) -> None:
 def print_texts() -> None:
     """Tokens per second, time to the first token, memory."""
     os.environ["BENCHMARK_IDS"] = json.dumps(measured("ids", str(PROMPT)))
-    found = {peer: measured("text", peer) or {} for peer in TEXTS}
+    found = {
+        peer: measured("text", peer) or {}
+        for peer in TEXTS
+        if not why_absent(PACKAGES.get(peer, peer))
+    }
     firsts: dict[str, list[float | None]] = {}
-    for peer in TEXTS:
+    for peer in found:
         with tempfile.TemporaryDirectory() as cache:
             os.environ.setdefault("WEIGHTS_FOLDER", str(smollm2_path().parents[1]))
             firsts[peer] = []
@@ -375,10 +405,12 @@ def print_texts() -> None:
         "first token, s": [each[1] for each in firsts.values()],
         "peak of memory / size of the file": [each.get("peak") for each in found.values()],
     }
-    print("\n| SmolLM2-135M, Q4_1 | tinycore | llama.cpp | ratio |\n|---|--:|--:|--:|")
-    for name, (ours, theirs) in rows.items():
+    print("\n| SmolLM2-135M, Q4_1 | " + " | ".join(found) + " | tinycore / llama.cpp |")
+    print("|---" + "|--:" * (len(found) + 1) + "|")
+    for name, (ours, theirs, *others) in rows.items():
         ratio = ours / theirs if ours and theirs else None
-        print(f"| {name} | {shown(ours)} | {shown(theirs)} | {shown(ratio)} |", flush=True)
+        cells = [shown(each) for each in (ours, theirs, *others, ratio)]
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
 def main(rows: list[str]) -> None:

@@ -105,7 +105,7 @@ def main() -> None:
     nearness = numpy.array(vectors) @ question
     for place in nearness.argsort()[::-1][: options.best]:
         print(f"{nearness[place]:5.2f}  {lines[place]}")
-    print(f"{len(every)} sentences in {seconds:.2f} s")
+    print(f"{len(lines)} sentences in {seconds:.2f} s")
     print(f"its timeline: VIZ=2 python {shlex.join(sys.argv)}", file=sys.stderr)
 
 

@@ -109,6 +109,8 @@ def test_captures_see_weights_that_are_written_to(model: LanguageModel) -> None:
 
     with pytest.raises(FrozenInstanceError, match="cannot assign to field 'norm'"):
         model.decoder.norm = norm  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="no setter"):
+        model.decoder = model.decoder  # type: ignore[misc]
 
 
 def test_threads_take_turns(model: LanguageModel) -> None:

@@ -77,7 +77,7 @@ class LanguageModel:
         if not 1 <= lanes <= SIDE_BY_SIDE[-1]:
             raise ArgumentError(f"lanes must be from 1 to {SIDE_BY_SIDE[-1]}, not {lanes}")
         self.context = context or min(trained, UNSTATED_CONTEXT)
-        self.decoder, self.tokenizer, self.template, self.name = decoder, tokenizer, template, name
+        self._decoder, self.tokenizer, self.template, self.name = decoder, tokenizer, template, name
         self.device = device
         self.places = (-(-self.context // CHUNKS[-1]) + 1) * CHUNKS[-1]
         """The most places of a lane: a padded part may end behind the context."""
@@ -116,6 +116,12 @@ class LanguageModel:
         elif "<|im_start|>" in tokenizer.specials:
             template = ChatTemplate(CHATML, tokenizer, str(path))
         return cls(decoder, tokenizer, template, context, cache_dtype, device, name, lanes)
+
+    @property
+    def decoder(self) -> Decoder:
+        """The decoder. Its weights may be assigned to; another decoder takes another model, as
+        captures and the cache are of this one."""
+        return self._decoder
 
     # --- lanes
 
@@ -177,7 +183,7 @@ class LanguageModel:
             self._steps.clear()  # captures are of the values that weights had
             self._values = values
         if kind not in self._steps:
-            decoder, cache = self.decoder, self.cache
+            decoder, cache = self._decoder, self.cache
             self._steps[kind] = TinyJit(  # the decoder is frozen: there is nothing else to guard
                 lambda tokens, *others: decoder(tokens, cache, *others), guards=False
             )
