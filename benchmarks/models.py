@@ -27,8 +27,6 @@ from typing import Any, Final
 
 import numpy
 
-from benchmarks.peers import find_clang, why_absent
-
 __all__ = ["main"]
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -337,6 +335,8 @@ def measured(*what: str, cache: str | None = None) -> Any:
     command = [sys.executable, "-m", "benchmarks.models", "--measure", *what]
     more = {"CPU_COUNT": "1", "OMP_NUM_THREADS": "1"}
     if what[-1] == "tinygrad":
+        from benchmarks.peers import find_clang  # noqa: PLC0415  a first token is timed without it
+
         more |= {"DEV": "CPU", "CC": find_clang(), "HALF": "0", "REALIZE": "1"}
     if cache is not None:
         more["XDG_CACHE_HOME"] = cache
@@ -383,6 +383,8 @@ def print_times(rows: list[str]) -> None:
 
 def print_texts() -> None:
     """Tokens per second, time to the first token, memory."""
+    from benchmarks.peers import why_absent  # noqa: PLC0415
+
     os.environ["BENCHMARK_IDS"] = json.dumps(measured("ids", str(PROMPT)))
     found = {
         peer: measured("text", peer) or {}
