@@ -71,6 +71,7 @@ __all__ = [
 ]
 
 Tensors = dict[str, Tensor]
+Values = dict[str, Any]
 __dir__ = __all__.copy
 
 T = TypeVar("T")
@@ -92,9 +93,7 @@ def get_state_dict(obj: object, prefix: str = "") -> Tensors: ...
 def get_state_dict(obj: object, prefix: str = "", *, tensor_type: type[T]) -> dict[str, T]: ...
 @overload
 def get_state_dict(obj: object, prefix: str, tensor_type: type[T]) -> dict[str, T]: ...
-def get_state_dict(
-    obj: object, prefix: str = "", tensor_type: type[Any] = Tensor
-) -> dict[str, Any]:
+def get_state_dict(obj: object, prefix: str = "", tensor_type: type[Any] = Tensor) -> Values:
     """Every tensor reachable from `obj`, by its path, in the order in which they are met.
 
     A path joins attribute names, dictionary keys and positions with dots, after `prefix`. Entered
@@ -253,7 +252,7 @@ def safe_load(fn: Source, device: DeviceLike | None = None) -> Tensors:
     FileFormatError when a file breaks its format in any way, and OSError when one cannot be read.
     """
 
-    def load(path: Source, names: list[str]) -> dict[str, Any]:
+    def load(path: Source, names: list[str]) -> Values:
         with SafetensorsFile(_source(path)) as file:
             return _safetensors(
                 file, [n for n in names or file.entries if n in file.entries], device
@@ -267,7 +266,7 @@ def _of_all_files(fn: Source, load: Callable[[Source, list[str]], Any]) -> Any:
     if isinstance(fn, Tensor) or not os.fspath(fn).endswith(".json"):
         return load(fn, [])
     index, places = Path(fn), read_index(fn)
-    found: dict[str, Any] = {}
+    found: Values = {}
     for place in dict.fromkeys(places.values()):
         names = [name for name, there in places.items() if there == place]
         there = load(index.with_name(place), names)
@@ -279,11 +278,9 @@ def _of_all_files(fn: Source, load: Callable[[Source, list[str]], Any]) -> Any:
     return {name: found[name] for name in places}
 
 
-def _safetensors(
-    file: SafetensorsFile, names: list[str], device: DeviceLike | None
-) -> dict[str, Any]:
+def _safetensors(file: SafetensorsFile, names: list[str], device: DeviceLike | None) -> Values:
     """Some tensors of a file; an Opaque for one of elements that have no dtype here."""
-    found: dict[str, Any] = {}
+    found: Values = {}
     for name in _shown(names):
         entry = file.entries[name]
         if entry.dtype is None:
@@ -298,7 +295,7 @@ def _shown(names: list[str]) -> Iterator[str]:
     yield from tqdm(names, "reading tensors", leave=False, delay=1.0, disable=None)
 
 
-def folder_load(fn: PathLike, device: DeviceLike | None = None) -> tuple[dict[str, Any], Tensors]:
+def folder_load(fn: PathLike, device: DeviceLike | None = None) -> tuple[Values, Tensors]:
     """The configuration and the tensors of a folder of Hugging Face: what `config.json` says, and
     the weights in safetensors files, else in those of `torch.save`, in one file or as an index has
     them. Raises OSError where a file is not there, FileFormatError for a damaged one.
@@ -344,7 +341,7 @@ def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
     return _of_all_files(fn, load)
 
 
-def gguf_load(fn: Source, device: DeviceLike | None = None) -> tuple[dict[str, Any], Tensors]:
+def gguf_load(fn: Source, device: DeviceLike | None = None) -> tuple[Values, Tensors]:
     """The metadata and the tensors of a GGUF file, by key and by name.
 
     Tensors are on `device`, in shapes with the innermost axis last. Quantized ones are float32,
@@ -398,7 +395,7 @@ def numpy_load(fn: Source, device: DeviceLike | None = None) -> Any:
             if not _has_dtype(array):
                 raise FileFormatError(f"{source.place}: an array of {array.dtype}, no dtype here")
             return Tensor(array, device=device)
-        found: dict[str, Any] = {}
+        found: Values = {}
         for name, value in read_npz(source):
             if isinstance(value, FileFormatError):
                 found[name] = Opaque(str(value))
@@ -477,7 +474,7 @@ class TensorIO(io.BufferedReader):
         super().__init__(io.BytesIO(t.contiguous().data().cast("B")))
 
 
-def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
+def safe_load_metadata(fn: Source) -> tuple[Tensor, int, Values]:
     """The bytes of a safetensors file, the position where its data start, and its header.
 
     The header maps each name to `dtype`, `shape` and `data_offsets`, and `__metadata__` to the
@@ -497,7 +494,8 @@ def safe_save(
     """Write tensors to a safetensors file, which appears whole or not at all.
 
     `metadata` is kept as text: a value that is no string is written as JSON. Raises DTypeError for
-    a dtype that the format lacks, ArgumentError for the reserved name `__metadata__`.
+    a dtype that the format lacks, ArgumentError for the reserved name `__metadata__`, and for names
+    and metadata that the format cannot hold.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -507,10 +505,11 @@ def safe_save(
     [1.0, 2.0]
     """
     stored = {name: _stored(tensor) for name, tensor in tensors.items()}
-    texts = {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in (metadata or {}).items()
-    }
+    given = (metadata or {}).items()
+    try:
+        texts = {n: value if isinstance(value, str) else json.dumps(value) for n, value in given}
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"safe_save: metadata is text, or what JSON has: {error}") from error
     true_dtypes = {name: tensor.dtype for name, tensor in tensors.items()}
     write_safetensors(Path(fn), stored, texts, true_dtypes=true_dtypes)
 

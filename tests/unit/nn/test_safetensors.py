@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tinycore import Context, Tensor
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, DTypeError, FileFormatError
 from tinycore.nn.files import (
@@ -25,7 +26,15 @@ from tinycore.nn.files import (
     write_idx,
     write_safetensors,
 )
-from tinycore.nn.state import gguf_load, safe_load, tar_extract, torch_load, zip_extract
+from tinycore.nn.state import (
+    gguf_load,
+    safe_load,
+    safe_load_metadata,
+    safe_save,
+    tar_extract,
+    torch_load,
+    zip_extract,
+)
 
 
 def packed(header: Any, data: bytes = b"") -> bytes:
@@ -220,6 +229,44 @@ def test_a_dtype_that_contradicts_the_array_is_refused(tmp_path: Path) -> None:
 def test_the_reserved_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="__metadata__"):
         write_safetensors(tmp_path / "m", {"__metadata__": numpy.ones(1)})
+
+
+NAMES = st.one_of(
+    st.text(max_size=6), st.sampled_from(["__metadata__", "dtype", "a" * 5000, 3, b"x"])
+)
+VALUES = st.one_of(
+    st.text(max_size=6), st.none(), st.integers(), st.floats(), st.binary(max_size=2),
+    st.lists(st.integers(), max_size=2), st.just({1, 2}), st.dictionaries(NAMES, st.floats()),
+)  # fmt: skip
+STORED = [*dtypes.fp8s, *(dtypes.by_name[name] for name in (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16",
+    "bfloat16", "float32", "float64",
+))]  # fmt: skip
+TENSORS = st.tuples(st.lists(st.integers(0, 3), max_size=5), st.sampled_from(STORED))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(NAMES, TENSORS, max_size=4), st.dictionaries(NAMES, VALUES, max_size=3))
+def test_what_is_saved_is_loaded_or_refused_before(
+    tmp_path_factory: pytest.TempPathFactory, drawn: dict[Any, Any], metadata: dict[Any, Any]
+) -> None:
+    path = tmp_path_factory.mktemp("saved") / "file.safetensors"
+    with Context(DEV="PYTHON"):
+        tensors = {n: Tensor.ones(*shape).cast(dtype) for n, (shape, dtype) in drawn.items()}
+        try:
+            safe_save(tensors, path, metadata)
+        except (ArgumentError, DTypeError):
+            assert not path.exists()
+            return
+        loaded = safe_load(path)
+
+        assert [*loaded] == [*tensors]
+        for name, tensor in tensors.items():
+            assert (loaded[name].shape, loaded[name].dtype) == (tensor.shape, tensor.dtype)
+            assert loaded[name].tolist() == tensor.tolist()
+        header = safe_load_metadata(path)[2]
+        texts = {n: v if isinstance(v, str) else json.dumps(v) for n, v in metadata.items()}
+        assert header.get("__metadata__", {}) == texts
 
 
 def test_elements_without_a_dtype_leave_the_others(tmp_path: Path) -> None:
