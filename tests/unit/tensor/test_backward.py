@@ -575,3 +575,19 @@ def test_a_captured_step_serves_every_detached_leaf() -> None:
 
     assert [step(leaf).tolist() for leaf in leaves] == [[float(i), 2.0] for i in range(4)]
     assert len(step.captures) == 1
+
+
+def test_what_asks_is_data_though_a_leaf_was_computed_from_the_same_memory() -> None:
+    memory, other = Tensor([3.0, 1.5]).realize(), Tensor([1.0, 2.0]).realize()
+    leaf = (memory * 2).requires_grad_()
+    ended = (memory * other).realize()  # its gradient would go to `memory`, which does not ask
+    x = (other + ended).requires_grad_()
+    y = Tensor([1.0, 1.0], requires_grad=True)
+
+    x += y  # data, as x is a leaf
+    ((x + leaf) * 3).sum().backward()
+
+    assert x.grad is not None
+    assert leaf.grad is not None
+    assert x.grad.tolist() == leaf.grad.tolist() == [3.0, 3.0]
+    assert y.grad is None

@@ -149,7 +149,7 @@ def ended(node: UOp, form: CanonicalGraph) -> BufferSet:
     """
     shown = form.shown
     known = versions.values
-    below = [n for n in reached(node) if n is not node]
+    below = reached(node)[1:]
     through = [n for n in below if n in shown or n.op is Op.DETACH or n in known]
     equal = [node] if node in known else []
     if (value := base_of_view(node)).arg == graph.EQUAL:

@@ -72,11 +72,14 @@ def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
 
 
 def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
-    """The bases that tensors show, with their BUFFERs, and the identities of those with OWNs."""
+    """The views and bases that tensors are, with the BUFFERs of memory, and the identities of those
+    with OWNs; not what they are computed from.
+    """
     return [
         n
         for t in tensors
-        for n in (*views_below(t.uop), *buffers_below(t.uop), *t._view.owned[-1:])
+        for base in views_below(t.uop)
+        for n in (base, *(buffers_below(base) if base.op in WRITTEN else t._view.owned[-1:]))
     ]
 
 
