@@ -6,6 +6,8 @@ mean what they meant: a gradient that was theirs stays theirs.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -239,3 +241,38 @@ def test_realize_gives_memory_to_a_view_of_an_equal_value() -> None:
     square += 1
     assert a.tolist() == [2.0, 4.0, 6.0, 8.0]
     assert b.tolist() == [3.0, 5.0, 7.0, 9.0]
+
+
+def test_gradients_beside_a_thread_that_makes_equal_values() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    ended = threading.Event()
+    failed: list[BaseException] = []
+
+    def make() -> None:
+        number = 2.0
+        while not ended.is_set():
+            number += 1
+            a, b = x * number, x * number
+            b.realize(a)
+
+    def differentiate() -> None:
+        try:
+            for _ in range(100):
+                w = Tensor([3.0, 4.0], requires_grad=True)
+                (w * w).sum().backward()
+                assert w.grad is not None
+        except BaseException as error:
+            failed.append(error)
+        ended.set()
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=run) for run in (make, differentiate)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(switch)
+    assert not failed

@@ -65,11 +65,9 @@ def move(value: UOp, other: UOp) -> None:
 
 def known_as(value: UOp) -> list[UOp]:
     """The nodes by which graphs know the value of a node, which may be among them."""
-    if (known := values.get(value)) is None:
-        return []
-    found = [node for reference in known.nodes if (node := reference()) is not None]
-    known.nodes = [*map(weakref.ref, found)]
-    return found
+    known = values.get(value)
+    nodes = [] if known is None else known.nodes
+    return [node for reference in nodes if (node := reference()) is not None]
 
 
 def references(memory: Iterable[UOp]) -> frozenset[weakref.ref[Home]]:

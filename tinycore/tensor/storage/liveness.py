@@ -92,7 +92,8 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
         base = base_of_view(storage.value)
         return base in bases or base.op in WRITTEN or storage.is_owned
 
-    found = tensors_over([*map(origin, nodes), *versions.values], may_be)
+    known = [n for r in versions.values.keyrefs() if (n := r()) is not None]
+    found = tensors_over([*map(origin, nodes), *known], may_be)
     return [t for t in found if equal(t) or before(t._shown)]
 
 
