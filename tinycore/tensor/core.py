@@ -326,7 +326,7 @@ class Core:
         ([1.0], None)
         """
         if not requires_grad:
-            if self._requires_grad:
+            if self._requires_grad and base_of(self.uop).op is not Op.OWN:  # whose uses tell it
                 self._asked = weakref.ref(self.uop)
         elif not dtypes.is_float(self.dtype):
             raise GradientError(

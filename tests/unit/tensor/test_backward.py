@@ -591,3 +591,19 @@ def test_what_asks_is_data_though_a_leaf_was_computed_from_the_same_memory() -> 
     assert leaf.grad is not None
     assert x.grad.tolist() == leaf.grad.tolist() == [3.0, 3.0]
     assert y.grad is None
+
+
+def test_a_leaf_over_memory_that_asks_anew_counts_no_uses_of_that_memory() -> None:
+    memory, other = Tensor([-0.5, 3.0]).realize(), Tensor([0.5, 1.5]).realize()
+    user = memory * other
+    first, second = [Tensor(memory[:], requires_grad=True) for _ in range(2)]
+    first *= 0.5  # which shows in all of them
+    second.requires_grad = False
+    second.requires_grad = True
+
+    ((second * 4).sum() + (first * 2).sum() + user.sum()).backward()
+
+    assert first.grad is not None
+    assert second.grad is not None
+    assert first.grad.tolist() == [2.0, 2.0]
+    assert second.grad.tolist() == [4.0, 4.0]
