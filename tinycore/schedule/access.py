@@ -26,6 +26,9 @@ INDEXED: Final = frozenset(
 )
 """Ops indexed in `by_op`."""
 
+LINE_BYTES: Final = 64
+"""Bytes that all rows read again and that are in the nearest cache anyway."""
+
 Spans = dict[int, tuple[int, int]]
 """Byte ranges touched, by memory number."""
 
@@ -77,13 +80,15 @@ class Launch:
 
     @cached_property
     def written(self) -> frozenset[int]:
-        """The memory it writes."""
-        return self.accessed_by(Op.STORE)
+        """The memory it writes; the output of a copy comes first."""
+        is_copy = self.ast.op is Op.COPY
+        return frozenset(self.places[:1]) if is_copy else self.accessed_by(Op.STORE)
 
     @cached_property
     def read(self) -> frozenset[int]:
         """The memory it reads."""
-        return self.accessed_by(Op.LOAD)
+        is_copy = self.ast.op is Op.COPY
+        return frozenset(self.places[1:]) if is_copy else self.accessed_by(Op.LOAD)
 
     def accessed_by(self, op: Op) -> frozenset[int]:
         """The memory of all LOADs, or of all STOREs."""
@@ -148,6 +153,30 @@ class Launch:
 def written_by(launches: Iterable[Launch]) -> frozenset[int]:
     """The memory that some kernels write."""
     return frozenset().union(*(launch.written for launch in launches))
+
+
+def footprint(
+    members: Iterable[Launch], depth: int, without: frozenset[int] = frozenset()
+) -> tuple[int, int]:
+    """(bytes that every row re-reads, bytes that one row reads) of several kernels together, but
+    for some memory."""
+    found: tuple[Spans, Spans] = {}, {}
+    for member in members:
+        for kind, spans in zip(found, member.footprint(depth), strict=True):
+            for number in spans.keys() - without:
+                widen(kind, number, spans[number])
+    reread, own = ([*map(size_of, spans.values())] for spans in found)
+    return sum(n for n in reread if n > LINE_BYTES), sum(own)
+
+
+def size_of(span: tuple[int, int]) -> int:
+    """The bytes of a span."""
+    return span[1] - span[0]
+
+
+def iterations_of(loops: Iterable[UOp]) -> int:
+    """The iterations of some loops, the most that there may be."""
+    return math.prod(int(loop.src[0].vmax) for loop in loops)
 
 
 def widen(spans: Spans, number: int, span: tuple[int, int]) -> None:

@@ -7,12 +7,12 @@ decide.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from tinycore.schedule.access import Launch
+from tinycore.schedule.access import Launch, written_by
 from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.items import Step
 from tinycore.uop.node import UOp
@@ -62,6 +62,14 @@ class Memory:
     """Memory beyond the first `parameters` that is read when all steps are done."""
     emitter: KernelEmitter
     """The maker of the kernels."""
+    fused: dict[Hashable, tuple[Launch | str, tuple[int, ...]]] = field(default_factory=dict)
+    """Kernels or refusals that groups became, by their kernels and the memory these have in common;
+    and the memory of the first such group."""
+
+    @cached_property
+    def numbers(self) -> dict[UOp, int]:
+        """The number of each memory."""
+        return {node: number for number, node in enumerate(self.nodes)}
 
     @cached_property
     def uses(self) -> Counter[int]:
@@ -77,6 +85,19 @@ class Memory:
         """True if a kernel writes only memory that the schedule allocates."""
         return all(p >= self.parameters and self.nodes[p].op is Op.BUFFER for p in launch.written)
 
+    def is_nest(self, run: Run) -> bool:
+        """True if a run is one kernel, whose values are known: none by hand."""
+        return not run.is_fused and run.steps[0].kernel in self.emitter.groups_of
+
     def device(self, run: Run) -> str:
         """The device of a run."""
         return self.nodes[run.steps[0].places[0]].single_device
+
+
+def refusal_to_read(members: Sequence[Launch], launch: Launch, most: int) -> Refusal | None:
+    """Why a kernel does not take in others whatever its loops, at most so many; None if it may."""
+    if len(members) >= most:
+        return Refusal.FULL
+    if not launch.read & written_by(members):
+        return Refusal.UNRELATED
+    return Refusal.OVERWRITTEN if any(launch.written & m.touched for m in members) else None

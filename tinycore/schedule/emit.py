@@ -147,14 +147,15 @@ class KernelEmitter:
         outputs = [self.groups.output_memory(n) for n in group.outputs]
         if (custom := custom_of(group.first)) is not None:
             found = [base_of(s) for s in custom.src]
-            return [m if (m := memory_of(n)) in outputs else self.resolve(group, n) for n in found]
-        inputs = [self.resolve(group, n) for n in group.inputs if n not in group.outputs]
+            saved = group.saved
+            return [m if (m := memory_of(n)) in outputs else self.resolve(saved, n) for n in found]
+        inputs = [self.resolve(group.saved, n) for n in group.inputs if n not in group.outputs]
         targets = {memory_of(m) for m in outputs}
         return outputs + list(dict.fromkeys(m for m in inputs if memory_of(m) not in targets))
 
-    def resolve(self, group: KernelGroup, node: UOp) -> UOp:
-        """The memory that a group reads a stored node from."""
-        node = group.saved.get(node, node)
+    def resolve(self, saved: Mapping[UOp, UOp], node: UOp) -> UOp:
+        """The memory that a stored node is read from, given saved copies of some versions."""
+        node = saved.get(node, node)
         if node in self.built:
             return self.built[node]
         return self.groups.output_memory(node) if node in self.dependences.home else node
@@ -196,7 +197,7 @@ class KernelEmitter:
         """The slot that a node is loaded from, or None if the group computes it."""
         if node in group.outputs or not self.groups.is_memory(node):
             return None
-        found = self.resolve(group, node)
+        found = self.resolve(group.saved, node)
         where = next(
             (i for i, m in enumerate(memory) if m is found or memory_of(m) is memory_of(found)),
             None,

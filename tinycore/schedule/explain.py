@@ -57,7 +57,7 @@ def attention(state: State) -> Lines:
 def storage(state: State) -> Lines:
     """The stored values, each with its reason."""
     reasons = state.storage.reasons
-    stored = [n for n in state.storage.ordered() if reasons[n] is not Reason.BUFFER_LIMIT]
+    stored = state.storage.ordered()
     yield f"{len(stored)} values of {len(state.storage.graph)} nodes are stored"
     yield from (f"{value(n)} is stored: {reasons[n].value}" for n in stored)
 

@@ -18,7 +18,7 @@ from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, kernel_name
 from tinycore.schedule.limits import device_limits
 from tinycore.schedule.product_chains import ProductChain, first_unit
-from tinycore.schedule.row_fusion import FusionGroup, is_nest
+from tinycore.schedule.row_fusion import FusionGroup
 from tinycore.schedule.row_inlining import RowKernel, folds_rows
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
@@ -30,8 +30,7 @@ MOST_LOOKED_AT: Final = 16
 """Steps among which the kernels of a group are searched for."""
 
 Group = FusionGroup | ProductChain | RowKernel
-"""Kernels that become one. Those after a reader of its `scores`, if not None, are no members; after
-another kernel they may be."""
+"""Kernels that become one: neighbors, or others as well."""
 
 
 def fuse_rows(memory: Memory) -> list[tuple[Step, list[Step]]]:
@@ -58,11 +57,10 @@ def begin(run: Run, memory: Memory, chains: bool) -> Group | Refusal:
     launch, limits = run.launch, device_limits(memory.device(run))
     if limits is None:
         return Refusal.CLOSED
-    if not memory.is_new(launch):
+    if not memory.is_new(launch) or not memory.is_nest(run):
         return Refusal.NEST
     if limits.grid is None:
-        group = FusionGroup(launch, limits, memory)
-        return group if is_nest(run, memory) else Refusal.NEST
+        return FusionGroup(launch, limits, memory) if launch.is_plain else Refusal.NEST
     if chains and (unit := first_unit(launch, limits)) is not None:
         return ProductChain(launch, limits, memory, unit)
     if not launch.is_row:  # a single element is a row, too
@@ -78,7 +76,7 @@ def fuse_at(runs: list[Run], place: int, memory: Memory, chains: bool = True) ->
         members, after, group = found
         assert not isinstance(group, Refusal)
         steps = [step for run in members for step in run.steps]
-        end, whole = window.index(members[-1]), group.fused(steps)
+        end, whole = window.index(members[-1]), fused_before(group, steps, memory)
         if isinstance(whole, Launch):
             tell("one kernel", steps, f"a {group.kind}")
             before = [run for run in window[:end] if run not in members and run not in after]
@@ -90,6 +88,22 @@ def fuse_at(runs: list[Run], place: int, memory: Memory, chains: bool = True) ->
         window = window[: end if whole else 1]
     # a sum of squares of a row is a product, too
     return isinstance(found[2], ProductChain) and fuse_at(runs, place, memory, False)
+
+
+def fused_before(group: Group, steps: Sequence[Step], memory: Memory) -> Launch | str:
+    """The kernel that a group becomes, or a refusal, as another one of the same kernels did."""
+    places = tuple(dict.fromkeys(place for step in steps for place in step.places))
+    number = {place: n for n, place in enumerate(places)}
+    kernels = tuple([(step.ast, *map(number.get, step.places)) for step in steps])
+    kept = frozenset(map(number.get, memory.kept(steps)))
+    key = group.kind, memory.nodes[places[0]].device, kernels, kept
+    if key not in memory.fused:
+        memory.fused[key] = group.fused(steps), places
+    whole, before = memory.fused[key]
+    if isinstance(whole, str):
+        return whole
+    now = dict(zip(before, places, strict=True))
+    return Launch(whole.ast, tuple([now[place] for place in whole.places]))
 
 
 def tell(what: str, steps: Iterable[Step], why: str) -> None:
@@ -105,13 +119,13 @@ def longest(
     """The members of the longest group that the first of some runs begins, those between them that
     read what they write, and the group, which runs after all that it depends on."""
     first, *others = window
-    group = Refusal.NEST if first.is_fused else begin(first, memory, chains)
+    group = begin(first, memory, chains)
     members, after, written, late = [first], list[Run](), first.launch.written, frozenset[int]()
     for run in others:
         launch, is_new = run.launch, memory.is_new(run.launch)
         if isinstance(group, Refusal):
             refusal: Refusal | None = group
-        elif run.is_fused or not is_new:
+        elif not (is_new and memory.is_nest(run)):
             refusal = Refusal.NEST
         elif memory.device(run) != memory.device(first):
             refusal = Refusal.DEVICE
@@ -120,12 +134,7 @@ def longest(
         if refusal is None:
             members.append(run)
             written |= launch.written
-        elif (
-            isinstance(group, Refusal)
-            or not is_new
-            or group.scores is None
-            or launch.read & group.scores
-        ):
+        elif isinstance(group, Refusal) or not is_new or group.are_neighbors:
             tell("two kernels", (members[-1].steps[-1], run.steps[0]), refusal.value)
             break
         elif launch.read & (late | written):

@@ -106,19 +106,11 @@ class KernelGroups:
 
     def is_product(self, node: UOp) -> bool:
         """True if the kernel of a node reduces operands that it reads several times."""
-        return any(
-            m.op is Op.EXPAND and numel(m) > numel(m.src[0])
-            for n in self.region(node)
-            if n.op is Op.REDUCE_AXIS
-            for m in self.region(n)
-        )
+        return any(n.op is Op.REDUCE_AXIS and self.expands(n) for n in self.region(node))
 
-    def writes_memory_of(self, group: KernelGroup, node: UOp) -> bool:
-        """True if a group writes to the memory that a node is an ASSIGN to."""
-        if node.op is not Op.ASSIGN:
-            return False
-        memory = self.memory_of(node)
-        return any(n.op is Op.ASSIGN and self.memory_of(n) is memory for n in group.outputs)
+    def expands(self, node: UOp) -> bool:
+        """True if a kernel reads something several times for a node."""
+        return any(m.op is Op.EXPAND and numel(m) > numel(m.src[0]) for m in self.region(node))
 
 
 def group_values(storage: Storage, values: Iterable[StoredValue]) -> KernelGroups:
@@ -165,8 +157,7 @@ class Grouper:
         sizes = []
         for n in self.groups.region(node):
             if n.op is Op.REDUCE_AXIS:
-                below = self.groups.region(n)
-                if any(m.op is Op.EXPAND and numel(m) > numel(m.src[0]) for m in below):
+                if self.groups.expands(n):
                     return None  # operands are reused: such kernels want registers of their own
                 sizes.append(tuple(n.src[0].shape[axis] for axis in n.arg[1]))
             elif n.op is Op.GATHER:
@@ -200,8 +191,10 @@ class Grouper:
                 return Refusal.CUT
             if not self.reads_in_place(group.first, n):
                 return Refusal.MOVED
-        if self.groups.writes_memory_of(other, group.first):
-            return Refusal.OVERWRITTEN
+        if group.first.op is Op.ASSIGN:
+            memory = self.groups.memory_of
+            if any(n.op is Op.ASSIGN and memory(n) is memory(group.first) for n in ours):
+                return Refusal.OVERWRITTEN
         if self.are_of_two_chains(group, other):
             return Refusal.SCORES
         waits = [g for g in self.dependences.predecessors(group) if g is not other]

@@ -1,105 +1,186 @@
-"""Inlining of kernels: a LOAD of what another kernel stores gives way to the stored value.
+"""Inlining: groups of values as one nest of loops, where what they store is computed instead.
 
-Floor 3. The one way to fuse kernels without memory between them (Halide's `compute_inline`, done on
-finished kernels): rows on a grid (`row_inlining.py`) and chains of products (`product_chains.py`)
-decide which kernels gain by it, and which loops they have in common.
-
-Legality is a question of addresses alone, and asked here alone: a LOAD has the value that is stored
-if its address is that of the store.
+Floor 3. The one way to fuse kernels without memory between them (Halide's `compute_inline`): rows
+on a grid (`row_inlining.py`) and chains of products (`product_chains.py`) decide which groups gain
+by it. The values of all groups are read from the tensor graph, at points of the loops of one of
+them, so that no address has to be matched with another. What remains to be asked is whether each
+value is computed at one point, and whether what others read is stored as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import permutations
 
-from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch
-from tinycore.schedule.candidates import Memory, Refusal
+from tinycore.schedule.candidates import Memory
+from tinycore.schedule.items import Step
+from tinycore.schedule.kernel import memory_of, numel, slot
+from tinycore.schedule.partial_writes import is_partial, store, store_at
+from tinycore.schedule.ranges import ZERO, Place, Point, RegionReader, flatten
+from tinycore.uop.affine import digit_size
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
+from tinycore.uop.size import greatest_shape
+from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
 
-class Inlining:
-    """Kernels as one graph over common loops, with all memory by its number."""
+class Joined:
+    """Steps that become one kernel, whose pointers have the numbers of their memory at first."""
 
-    def __init__(self, first: Launch, limits: Limits, memory: Memory) -> None:
-        """`first` is the first member, which is not added yet."""
-        self.members, self.limits, self.memory = [first], limits, memory
-        self.number = max((r.arg.number[0] for r in first.by_op[Op.RANGE]), default=0)
-        """The greatest number of a loop."""
-        self.stored: dict[int, tuple[UOp, UOp]] = {}
-        """INDEX and value of each store, by memory number."""
-        self.pointers: dict[int, UOp] = {}
-        """Pointers to all memory, each numbered as it is."""
+    def __init__(self, memory: Memory, steps: Sequence[Step]) -> None:
+        self.memory, self.emitter = memory, memory.emitter
+        self.members = [memory.emitter.groups_of[step.kernel] for step in steps]
+        self.saved = {old: new for group in self.members for old, new in group.saved.items()}
+        """Versions of memory that some step reads a copy of."""
 
-    def fresh(self, loop: UOp, kind: AxisKind) -> UOp:
-        """A new loop of the same length as another."""
-        self.number += 1
-        return UOp.range(loop.src[0], self.number, kind)
+    def pointer_to(self, memory: UOp) -> UOp:
+        """The pointer to some memory."""
+        return slot(memory, self.memory.numbers[memory])
 
-    def refusal(self, launch: Launch, most: int) -> Refusal | None:
-        """Why a kernel is no member whatever its loops, where there are `most`; None if it may be
-        one."""
-        if len(self.members) >= most:
-            return Refusal.FULL
-        if not launch.read & self.stored.keys():
-            return Refusal.UNRELATED
-        return Refusal.OVERWRITTEN if launch.written & self.pointers.keys() else None
-
-    def add(self, launch: Launch, loops: Mapping[UOp, UOp]) -> bool:
-        """Add a kernel with `loops` in place of its own, and new ones for those that are not named.
-
-        False, and no store is added, if it reads what others store at other addresses.
-        """
-        if (done := self.inlined(launch, loops)) is None:
-            return False
-        for store in launch.by_op[Op.STORE]:
-            index, value = (done[s] for s in store.src)
-            self.stored[launch.accesses[store.src[0]]] = (index, value)
-        return True
-
-    def inlined(self, launch: Launch, loops: Mapping[UOp, UOp]) -> dict[UOp, UOp] | None:
-        """Replacements of the nodes of a kernel; None if a LOAD has no value."""
-        done = dict(loops)
-        for node in launch.nodes:
-            if node in done or node.op in (Op.END, Op.SINK):
-                continue
-            if node.op is Op.RANGE:
-                done[node] = self.fresh(node, node.arg.kind)
-                continue
-            if node.op is Op.DEFINE_GLOBAL:
-                place = launch.places[node.arg]
-                new: UOp | None = self.pointers.setdefault(place, node.replace(arg=place))
-                new = new if new is not None and new.dtype is node.dtype else None
-            elif node.op is Op.LOAD and launch.accesses[node.src[0]] in self.stored:
-                new = self.value(launch.accesses[node.src[0]], [done[s] for s in node.src])
-            else:
-                new = node.with_src(tuple([done[s] for s in node.src]))
-                if node.op is Op.INDEX:
-                    new = rewrite(new, simplify, name="simplify a place")
-            if new is None:
-                return None
-            done[node] = new
-        return done
-
-    def value(self, place: int, sources: Sequence[UOp]) -> UOp | None:
-        """The value of a LOAD of stored memory, given its INDEX, and what it gives where a gate is
-        closed; None if it is stored at other loops."""
-        (index, value), (read, *other) = self.stored[place], sources
-        if read.src[1] is not index.src[1]:
+    def memory_read(self, node: UOp) -> UOp | None:
+        """The memory that a node is read from; None for what kernels compute."""
+        if not self.emitter.groups.is_memory(node):
             return None
-        return read.src[2].where(value, other[0]) if other else value
+        return memory_of(self.emitter.resolve(self.saved, node))
 
-    def store(self, place: int) -> UOp:
-        """The STORE to some memory."""
-        index, value = self.stored[place]
-        return index.store(value)
+    def memory_of_output(self, node: UOp) -> UOp:
+        """The memory that an output is stored in."""
+        return memory_of(self.emitter.groups.output_memory(node))
 
-    def kernel(self, end: UOp, stored: Sequence[int]) -> Launch:
-        """The kernel of a nest that stores some memory, which its first slots are."""
-        read = sorted(int(n.arg) for n in end.toposort() if n.op is Op.DEFINE_GLOBAL)
-        slots = tuple(dict.fromkeys((*stored, *read)))
-        numbered = {self.pointers[p]: self.pointers[p].replace(arg=n) for n, p in enumerate(slots)}
-        return Launch(UOp.sink(end).substitute(numbered), slots)
+    def launch(self, body: UOp, stored: Iterable[int]) -> Launch:
+        """The kernel of a statement that stores some memory, which its first slots are."""
+        whole = rewrite(UOp.sink(body), simplify, name="simplify kernel")
+        pointers = {int(n.arg): n for n in whole.toposort() if n.op is Op.DEFINE_GLOBAL}
+        slots = [p for p in dict.fromkeys((*stored, *pointers)) if p in pointers]
+        numbered = {pointers[p]: pointers[p].replace(arg=n) for n, p in enumerate(slots)}
+        return Launch(whole.substitute(numbered), tuple(slots))
+
+
+class Inlined(Joined, RegionReader):
+    """Reads the values of some steps at points of the loops of one of these, the `root`."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        steps: Sequence[Step],
+        root: Step,
+        is_one_pass: bool = False,
+        point: Point | None = None,
+    ) -> None:
+        """In one pass, folds of folds share their loops, as those over the scores of attention."""
+        self.given = memory, steps, root, is_one_pass
+        Joined.__init__(self, memory, (root, *steps))
+        self.is_one_pass, self.root = is_one_pass, self.members[0]
+        self.computed = {n: each.computed.get(n, n) for each in self.members for n in each.outputs}
+        """The outputs of all steps, and the equal nodes that are computed for them; those of the
+        root first."""
+        self.places: dict[UOp, Place] = {}
+        """The place at which each output is read first."""
+        self.repeats = False
+        """True if one is read elsewhere, too."""
+        self.point = point or self.emitter.point_of(self.root)
+        loops = (r for index in self.point for r in index.ranges)
+        self.loops = sorted(loops, key=lambda r: r.arg.number)
+        RegionReader.__init__(self, self.pointer, len(self.point) + len(self.loops))
+
+    def pointer(self, node: UOp) -> UOp | None:
+        """The pointer that a node is loaded by; None for what is computed."""
+        memory = None if node in self.computed else self.memory_read(node)
+        return None if memory is None else self.pointer_to(memory)
+
+    def step(self, place: Place) -> UOp | list[Place]:
+        """Outputs are read at simplified points, so that those that are equal are one."""
+        if (value := self.computed.get(place.node)) is None:
+            return super().step(place)
+        simple = tuple([simplified(index) for index in place.point])
+        if any(a is not b for a, b in zip(simple, place.point, strict=True)):
+            return self.pass_on(place._replace(point=simple), None)
+        self.repeats |= self.places.setdefault(place.node, place) != place
+        if value is place.node:
+            return super().step(place)
+        return self.pass_on(place._replace(node=value), None)
+
+    def key(self, place: Place, sizes: Sequence[int]) -> tuple[object, ...]:
+        """In one pass, folds of folds share loops, and others have their own."""
+        if not self.is_one_pass:
+            return super().key(place, sizes)
+        key = tuple(sizes)
+        inside = {r for index in place.point for r in index.ranges}
+        is_shared = self.level(place.node) > 1 and inside.isdisjoint(self.opened.get(key, ()))
+        return key if is_shared else (*place, *sizes)
+
+    def stores(self, kept: Collection[int]) -> dict[int, UOp] | None:
+        """The STOREs to the memory of the root, and to what is kept of others, by its number.
+
+        None if a value is computed at several points, or one that is kept not as a whole.
+        """
+        found: dict[int, UOp] = {}
+        for node, value in self.computed.items():
+            pointer = self.pointer_to(self.memory_of_output(node))
+            if node in self.root.outputs:
+                found[pointer.arg] = store(self, value, self.point, pointer)
+                self.places.setdefault(node, Place(node, self.point, None))
+            elif pointer.arg in kept:
+                if is_partial(node) or (point := self.point_for(node)) is None:
+                    return None
+                offset = flatten(point, greatest_shape(node.shape))
+                if not covers(offset, numel(node), self.loops):
+                    return None
+                found[pointer.arg] = store_at(pointer, offset, self.read(node, point))
+        return None if self.repeats else found
+
+    @property
+    def inside(self) -> frozenset[UOp]:
+        """The loops in which other outputs than those of the root are computed."""
+        others = (p for n, p in self.places.items() if n not in self.root.outputs)
+        return frozenset(r for place in others for index in place.point for r in index.ranges)
+
+    def point_for(self, node: UOp) -> Point | None:
+        """The point at which an output is read; of one that is not, a point in loops of another at
+        which it reads others as they are read already."""
+        if place := self.places.get(node):
+            return None if place.gate is not None else place.point
+        before, sizes = dict(self.places), [n for n in greatest_shape(node.shape) if n != 1]
+        alike = next((p.point for n, p in before.items() if numel(n) == numel(node)), ())
+        for order in permutations([index for index in alike if index is not ZERO]):
+            if [index.vmax + 1 for index in order] != sizes:
+                continue
+            left = iter(order)
+            point = tuple([ZERO if n == 1 else next(left) for n in node.shape])
+            self.read(node, point)
+            if not self.repeats:
+                return point
+            self.places, self.repeats = dict(before), False
+        return None
+
+    def with_digits_apart(self) -> Inlined | None:
+        """The same over loops that are split where all outputs are read by digits of their
+        counters, as by head and feature; None if none is."""
+        nodes = UOp.sink(*[i for place in self.places.values() for i in place.point]).toposort()
+        taken: dict[int, UOp] = {}
+        for place, loop in enumerate(self.point):
+            if loop.op is Op.RANGE and (size := digit_size(loop, nodes)) is not None:
+                number = len(self.point) + 2 * len(taken)
+                outer = UOp.range(loop.extent // size, number, AxisKind.LOOP)
+                taken[place] = outer * size + UOp.range(size, number + 1, AxisKind.LOOP)
+        point = tuple([taken.get(place, index) for place, index in enumerate(self.point)])
+        return Inlined(*self.given, point) if taken else None
+
+
+def simplified(index: UOp) -> UOp:
+    """An index in normal form."""
+    return index if index.op is Op.RANGE else rewrite(index, simplify, name="simplify a place")
+
+
+def covers(offset: UOp, size: int, loops: Collection[UOp]) -> bool:
+    """True if an offset goes through all elements of some memory, each once, by some loops."""
+    bases, start = terms_of(simplified(offset))
+    stride = 1
+    for loop, step in sorted(bases.items(), key=lambda pair: pair[1]):
+        if loop not in loops or step != stride:
+            return False
+        stride *= int(loop.src[0].vmax)
+    return start == 0 and stride == size

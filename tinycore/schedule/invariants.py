@@ -49,24 +49,17 @@ def invariant_first(
     replays. Steps are invariant that read nothing else than what invariant steps write, and memory
     that no step changes, and that write new memory as a whole: so they can be done before all.
     """
-    written = Counter(place for step in steps for place in written_by(step))
+    written = Counter(p for step in steps for p in Launch(step.ast, step.places).written)
     changing = {*varying, *(n for n, times in written.items() if n < parameters or times > 1)}
     invariant: list[Step] = []
     others: list[Step] = []
     for step in steps:
         if has_variables(step) or not changing.isdisjoint(step.places):
             others.append(step)
-            changing |= written_by(step)
+            changing |= Launch(step.ast, step.places).written
         else:
             invariant.append(step)
     return invariant, others
-
-
-def written_by(step: Step) -> frozenset[int]:
-    """Memory that a step writes, by number."""
-    if step.ast.op is not Op.SINK:  # a copy, whose output comes first
-        return frozenset(step.places[:1])
-    return Launch(step.ast, step.places).written
 
 
 def has_variables(step: Step) -> bool:

@@ -95,6 +95,11 @@ def numel(node: UOp) -> int:
     return math.prod(greatest_shape(node.shape))
 
 
+def nbytes(node: UOp) -> int:
+    """The bytes of a tensor-graph node."""
+    return numel(node) * node.dtype.itemsize
+
+
 def memory_of(node: UOp) -> UOp:
     """The BUFFER or BUFFER_VIEW behind a stored node."""
     while node.op in OVER_MEMORY:

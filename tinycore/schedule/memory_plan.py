@@ -24,7 +24,7 @@ from tinycore.dtype import dtypes
 from tinycore.render.base import Limits, pointer_of
 from tinycore.schedule.access import elements
 from tinycore.schedule.items import Step
-from tinycore.schedule.kernel import Kernel, image_of
+from tinycore.schedule.kernel import Kernel, image_of, nbytes
 from tinycore.schedule.limits import loop_limits
 from tinycore.schedule.retention import Replacements
 from tinycore.trace import Trace
@@ -204,7 +204,7 @@ def live_ranges(steps: Sequence[Step], memory: Sequence[UOp], parameters: int) -
             first.setdefault(place, number)
             last[place] = number
     new = [place for place in first if place >= parameters]
-    return {p: Life(bytes_of_buffer(memory[p]), first[p], last[p]) for p in new}
+    return {p: Life(nbytes(memory[p]), first[p], last[p]) for p in new}
 
 
 def plan_block(
@@ -246,11 +246,6 @@ def trace_block(block: Block, lives: Mapping[int, Life]) -> None:
         f"{block.live_bytes:,} B live at once, {apart:,} B if they shared none, "
         f"{len(block.holder)} in place of another"
     )
-
-
-def bytes_of_buffer(buffer: UOp) -> int:
-    """Bytes of a BUFFER."""
-    return int(buffer.shape[0]) * buffer.dtype.itemsize
 
 
 # --- buffer donation: a kernel writes its result over an operand that it reads for the last time

@@ -8,12 +8,12 @@ which row fusion (`row_fusion.py`) may make one kernel.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Sequence
 
 from tinycore.schedule.access import Launch
 from tinycore.schedule.items import Step
+from tinycore.schedule.kernel import nbytes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -86,15 +86,10 @@ class ListScheduler:
         for place in dict.fromkeys(self.steps[number].places):
             is_first = self.users[place][0] == number
             if self.uses_left[place] == 1 and not is_first:
-                total += self.bytes_of(place)
+                total += nbytes(self.memory[place])
             elif is_first:
-                total -= self.bytes_of(place)
+                total -= nbytes(self.memory[place])
         return total
-
-    def bytes_of(self, place: int) -> int:
-        """The size of memory in bytes."""
-        node = self.memory[place]
-        return math.prod(node.shape) * node.dtype.itemsize
 
     def is_ready(self, number: int) -> bool:
         """True if a step can run now: no earlier step still to run conflicts over some memory.
@@ -114,9 +109,7 @@ class ListScheduler:
         """The memory that a step writes to."""
         if (found := self.writes.get(number)) is None:
             ast, places, *_ = self.steps[number]
-            copies = ast.op is Op.COPY
-            found = frozenset(places[:1]) if copies else Launch(ast, places).written
-            self.writes[number] = found
+            found = self.writes[number] = Launch(ast, places).written
         return found
 
 

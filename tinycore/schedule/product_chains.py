@@ -6,40 +6,36 @@ times; in one kernel a matrix unit keeps them in registers (`lower/strategies/ma
 
 The test is algebraic, not by name (`render/chains.py`): every reduction over the columns of the
 first product is its maximum, or a sum proportional to exp(-maximum), so that one pass does all of
-them. LOADs give way to the values that another kernel stores (`inlining.py`).
+them. Values that members store for each other are computed in registers instead (`inlining.py`).
 See docs/decisions/0063-chains-of-products.md.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from tinycore.dtype import DType, dtypes
 from tinycore.render.base import Limits
 from tinycore.render.chains import (
     MOST_COLUMN_PARTS,
+    Products,
     Sizes,
     factors_of,
     products_of,
     refusal_by_unit,
     units_of,
 )
-from tinycore.schedule.access import Launch
-from tinycore.schedule.candidates import Memory, Refusal, Run
-from tinycore.schedule.inlining import Inlining
+from tinycore.schedule.access import Launch, iterations_of, written_by
+from tinycore.schedule.candidates import Memory, Refusal, Run, refusal_to_read
+from tinycore.schedule.inlining import Inlined
 from tinycore.schedule.items import Step
 from tinycore.schedule.limits import device_limits
-from tinycore.uop.affine import digit_size
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import Op
 from tinycore.uop.proportional import MOST_KEPT, with_divisors_last
-from tinycore.uop.rewrite import rewrite
 from tinycore.uop.shape import DeviceLike, is_group
-from tinycore.uop.sums import terms_of
-from tinycore.uop.symbolic import simplify
 
 MOST_CHAINED: Final = 12
 """Most kernels of a chain."""
@@ -75,7 +71,7 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
     sums = [n for n in found if n.op is Op.REDUCE]
     if not sums or not all(r.is_fixed for n in sums for r in (*launch.loops, *n.src[1:])):
         return False
-    rows, columns = math.prod(r.extent for r in launch.loops[:-1]), launch.loops[-1].extent
+    rows, columns = iterations_of(launch.loops[:-1]), launch.loops[-1].extent
     return columns >= LEAST_LENGTH and any(
         unit.repays_packing(rows, columns)
         and all(factors_of(n, unit) and n.src[1].extent >= LEAST_LENGTH for n in sums)
@@ -147,134 +143,73 @@ def refusal_by_units(
     return "; ".join(reasons) or "no matrix unit of the device has sums that are operands"
 
 
-def with_digits_apart(launch: Launch) -> Launch:
-    """A kernel whose loops are split where all addresses divide their counter by one size."""
-    number = max(r.arg.number[0] for r in launch.by_op[Op.RANGE])
-    taken: dict[UOp, UOp] = {}
-    loops: list[UOp] = []
-    for loop in launch.loops:
-        if (size := digit_size(loop, launch.nodes)) is None:
-            loops.append(loop)
-            continue
-        outer, inner = (
-            UOp.range(extent, number + part, AxisKind.LOOP)
-            for part, extent in enumerate((loop.extent // size, size), 1)
-        )
-        number += 2
-        taken[loop] = outer * size + inner
-        loops += (outer, inner)
-    if not taken:
-        return launch
-    body = rewrite(launch.end.src[0].substitute(taken), simplify, name="simplify digits")
-    return Launch(UOp.sink(body.end(*loops)), launch.places)
-
-
-def keeps_loops_apart(launch: Launch, names: dict[UOp, UOp]) -> bool:
-    """True if loops that vary together in a kernel have names of their own."""
-    together = ([names[r] for r in n.ranges if r in names] for n in launch.nodes)
-    return all(len(found) == len({*found}) for found in together)
-
-
-class ProductChain(Inlining):
+class ProductChain:
     """A chain under construction: kernels from a first product to a second, over common loops."""
 
     kind = "chain of products"
+    are_neighbors = False
 
     def __init__(self, first: Launch, limits: Limits, memory: Memory, unit: MatrixUnit) -> None:
-        super().__init__(first, limits, memory)
-        self.unit = unit
-        *self.rows, column = first.loops
-        self.between = self.fresh(column, AxisKind.REDUCE)
-        self.column: UOp | None = None
-        """The loop over columns of the second product."""
-        self.add(first, dict(zip(first.loops, (*self.rows, self.between), strict=True)))
+        self.members, self.limits, self.memory, self.unit = [first], limits, memory, unit
+        self.rows, self.between = iterations_of(first.loops[:-1]), iterations_of(first.loops[-1:])
+        self.has_second = False
 
     def admit(self, run: Run) -> Refusal | None:
-        """Add a kernel that reads what members store, at the same indices; else say why not."""
+        """Add a kernel that reads what members store, and folds at most columns of it; else say
+        why not."""
         launch = run.launch
         if not is_nest_of(launch, self.limits):
             return Refusal.NEST
-        if (refusal := self.refusal(launch, MOST_CHAINED)) is not None:
+        if (refusal := refusal_to_read(self.members, launch, MOST_CHAINED)) is not None:
             return refusal
-        number, apart = self.number, with_digits_apart(launch)
-        if self.join(launch) or (apart is not launch and self.join(apart)):
-            return None
-        self.number = number
-        return Refusal.ROWS
-
-    def join(self, launch: Launch) -> bool:
-        """Add a member, with stores in the chain's loops; False if it reads at other indices."""
-        names = self.names_in(launch)
-        left = [loop for loop in launch.loops if loop not in names]
-        for column in self.columns_for(left) if names else ():
-            named = names | dict.fromkeys(left, column)
-            if keeps_loops_apart(launch, named) and self.add(launch, named):
-                self.column = self.column if column is self.between else column
-                self.members.append(launch)
-                return True
-        return False
-
-    def names_in(self, launch: Launch) -> dict[UOp, UOp]:
-        """The loops of the chain that are as long as those by which a kernel reads what members
-        store, with the same strides, in whatever order; empty if there are none."""
-        names: dict[UOp, UOp] = {}
+        written, is_sum = written_by(self.members), False
         for access, place in launch.accesses.items():
-            bases, _ = terms_of(self.stored[place][0].src[1]) if place in self.stored else ({}, 0)
-            for base, step in terms_of(access.src[1])[0].items() if bases else ():
-                for loop in base.ranges:
-                    alike = [r for b, n in bases.items() if n == step for r in b.ranges]
-                    alike = [r for r in alike if r.src[0] is loop.src[0]]
-                    name = next((r for r in alike if base.substitute({loop: r}) in bases), None)
-                    is_sum = loop not in launch.loops
-                    if name is None or (is_sum and name is not self.between):
-                        return {}
-                    if names.setdefault(loop, name) is not name:
-                        return {}
-        return names
-
-    @property
-    def scores(self) -> frozenset[int]:
-        """Memory of members with an element per column of the first products."""
-        found = self.stored.items()
-        return frozenset(p for p, (index, _) in found if self.between in index.ranges)
-
-    def columns_for(self, left: Sequence[UOp]) -> Iterator[UOp]:
-        """Loops of the chain that the last one of a kernel may be; any, if all others are rows."""
-        if not left:
-            yield self.between
-        for loop in left if len(left) == 1 else ():
-            if loop.src[0] is self.between.src[0]:
-                yield self.between
-            if self.column is None:
-                yield self.fresh(loop, AxisKind.LOOP)
-            elif self.column.src[0] is loop.src[0]:
-                yield self.column
+            for loop in access.src[1].ranges - {*launch.loops} if place in written else ():
+                is_sum = True
+                if iterations_of([loop]) != self.between:
+                    return Refusal.ROWS
+        self.has_second |= is_sum and iterations_of(launch.loops) > self.rows
+        self.members.append(launch)
+        return None
 
     def fused(self, steps: Sequence[Step]) -> Launch | str:
-        """`fuse`, once there is a second product; as text, why some steps form no chain."""
-        kept = self.memory.kept(steps)
-        if self.column is None:
+        """One kernel of all members that stores what others read, and what the last member writes;
+        as text, why some steps form no chain."""
+        if not self.has_second:
             return ""
-        if (kept | self.members[-1].written) & self.scores:
-            return "others read what has a number for each row and column"
-        whole = self.fuse(kept)
-        found = products_of(whole.ast, whole.loops, self.unit)
+        kept = self.memory.kept(steps) | self.members[-1].written
+        pairs = zip(steps, self.members, strict=True)
+        root = [step for step, member in pairs if iterations_of(member.loops) > self.rows][-1]
+        found: Launch | str = Refusal.ROWS.value
+        values: Inlined | None = Inlined(self.memory, steps, root, is_one_pass=True)
+        while values is not None and isinstance(found, str):
+            if (stores := values.stores(kept)) is not None:
+                found = self.chained(
+                    values.launch(UOp.group(*stores.values()).end(*values.loops), stores)
+                )
+            values = values.with_digits_apart()
+        return found
+
+    def chained(self, whole: Launch) -> Launch | str:
+        """A kernel of all members as a unit computes it; as text, why none does."""
+        end = with_divisors_last(whole.end)
+        found = products_of(UOp.sink(end), end.src[1:], self.unit)
         if isinstance(found, str):
             return found
+        whole = Launch(UOp.sink(once_for_rows(end, found)), whole.places)
         kinds = self.unit.a, self.unit.out
         alike = [u for u in units_of(self.limits) if (u.a, u.out) == kinds]
         return refusal_by_units(self.limits, alike, found.sizes) or whole
 
-    def fuse(self, kept: frozenset[int]) -> Launch:
-        """One kernel of all members that stores the memory `kept`, and that of the last member."""
-        assert self.column is not None
-        kept |= self.members[-1].written
-        stored = [p for p in self.stored if p in kept]
-        stores = []
-        for place in stored:
-            index, value = self.stored[place]
-            if self.column not in index.ranges:  # once for each row
-                index = index.with_src((*index.src[:2], self.column.eq(0)))
-            stores.append(index.store(value))
-        end = UOp.group(*stores).end(*self.rows, self.column)
-        return self.kernel(with_divisors_last(end), stored)
+
+def once_for_rows(end: UOp, found: Products) -> UOp:
+    """A nest whose innermost loops are rows and columns, where what is no column is stored once."""
+    body, *loops = end.src
+    stores = []
+    for store in body.src if body.op is Op.GROUP else (body,):
+        index = store.src[0]
+        if found.n not in index.ranges:
+            index = index.with_src((*index.src[:2], found.n.eq(0)))
+        stores.append(store.with_src((index, *store.src[1:])))
+    others = [loop for loop in loops if loop not in (found.m, found.n)]
+    return UOp.group(*stores).end(*others, found.m, found.n)

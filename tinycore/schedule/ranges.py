@@ -8,7 +8,7 @@ expressions, a reshape divides, a pad adds a gate. Reductions open new loop coun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -295,8 +295,7 @@ class RegionReader:
 
     def counters(self, place: Place, sizes: list[int]) -> tuple[UOp, ...]:
         """Counters of reduced axes. Independent reductions of one shape share their loops."""
-        level = self.level(place.node)
-        key = (level, place.point, place.gate, *sizes)
+        key = self.key(place, sizes)
         if key not in self.opened:
             found = []
             for size in sizes:
@@ -306,6 +305,10 @@ class RegionReader:
                 self.next_range += size != 1
             self.opened[key] = tuple(found)
         return self.opened[key]
+
+    def key(self, place: Place, sizes: Sequence[int]) -> tuple[object, ...]:
+        """Reductions of axes of some sizes at places with the same key share their counters."""
+        return self.level(place.node), place.point, place.gate, *sizes
 
     def level(self, node: UOp) -> int:
         """Most reductions of this region on a path below a node."""

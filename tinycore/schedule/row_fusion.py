@@ -20,10 +20,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from tinycore.render.base import Limits
-from tinycore.schedule.access import Launch, Spans, widen, written_by
+from tinycore.schedule.access import LINE_BYTES, Launch, footprint, size_of, written_by
 from tinycore.schedule.candidates import Memory, Refusal, Run
 from tinycore.schedule.items import Step
-from tinycore.schedule.kernel import without_unread
 from tinycore.schedule.product_chains import is_long_product
 from tinycore.schedule.strips import Strips
 from tinycore.uop.op import Op
@@ -41,7 +40,6 @@ MOST_STRIP_BYTES: Final = 1 << 20
 LEAST_SHARED: Final = 1 / 8
 """Fraction of its footprint that a kernel must share with the group if it reads none of its
 results."""
-LINE_BYTES: Final = 64
 MOST_REREAD: Final = 1.25
 """Fraction of the near cache that operands re-read by every row may occupy. Above 1, since little
 else is in the cache beside such an operand."""
@@ -54,8 +52,7 @@ class FusionGroup:
     """Kernels that share one loop over strips of rows."""
 
     kind = "loop over strips of rows"
-    scores = None
-    """Members are neighbors."""
+    are_neighbors = True
 
     def __init__(self, first: Launch, limits: Limits, memory: Memory) -> None:
         self.limits, self.memory = limits, memory
@@ -73,9 +70,7 @@ class FusionGroup:
         """
         launch = run.launch
         # nothing orders the nests of a strip but what they read
-        if not is_nest(run, self.memory) or any(
-            launch.written & (member.read | member.written) for member in self.members
-        ):
+        if not launch.is_plain or any(launch.written & m.touched for m in self.members):
             return Refusal.NEST
         if len(self.members) >= MOST_MEMBERS:
             return Refusal.FULL
@@ -88,9 +83,10 @@ class FusionGroup:
         pairs = zip(self.shape, (r.extent for r in launch.loops), strict=False)
         shape = tuple([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
         members = [*self.members, launch]
-        refusal = Refusal.ROWS
+        written, refusal = written_by(members), Refusal.ROWS
+        shared = [(m, i) for m in members for i, n in m.accesses.items() if n in written]
         while shape:
-            if stays_in_row(members, shape):
+            if all(member.stays(index, len(shape)) for member, index in shared):
                 refusal = Refusal.CACHE
                 if cut := cut_rows(members, shape, self.limits):
                     self.members, self.shape, self.cut = members, shape, cut
@@ -110,21 +106,10 @@ class FusionGroup:
     def fused(self, steps: Sequence[Step]) -> Launch:
         """The kernel of some steps, which are the members."""
         assert self.cut is not None
-        memory, emitter = self.memory, self.memory.emitter
-        kept = {memory.nodes[n] for n in memory.kept(steps)}
-        strips = Strips(emitter, kept, self.shape, self.cut)
-        ast = strips.build([emitter.groups_of[step.kernel] for step in steps])
-        ast, used = without_unread(ast, [*strips.slots])
-        numbers = {memory.nodes[place]: place for step in steps for place in step.places}
-        return Launch(ast, tuple([numbers[node] for node in used]))
+        return Strips(self.memory, steps, self.shape, self.cut).build()
 
 
 # --- what may be fused, and in which strips
-
-
-def is_nest(run: Run, memory: Memory) -> bool:
-    """True for a nest of plain loops, neither by hand nor of an earlier call."""
-    return run.launch.is_plain and run.steps[0].kernel in memory.emitter.groups_of
 
 
 def is_product(launch: Launch) -> bool:
@@ -132,12 +117,6 @@ def is_product(launch: Launch) -> bool:
     reread, _ = launch.footprint(1)
     reduces = any(n.op is Op.REDUCE for n in launch.nodes)
     return reduces and any(size_of(span) > LINE_BYTES for span in reread.values())
-
-
-def stays_in_row(members: Sequence[Launch], shape: tuple[int, ...]) -> bool:
-    """True if every access to memory that a member writes stays within the current row."""
-    written, depth = written_by(members), len(shape)
-    return all(m.stays(i, depth) for m in members for i, n in m.accesses.items() if n in written)
 
 
 def cut_rows(
@@ -164,20 +143,3 @@ def cut_rows(
         rows = max((n for n in range(1, most + 1) if last % n == 0), default=1)
         return None if reread and rows < min(FEWEST_ROWS, last) else (depth, rows)
     return None
-
-
-def footprint(members: Sequence[Launch], depth: int) -> tuple[int, int]:
-    """(bytes that every row re-reads, bytes that one row reads) of several kernels together."""
-    reread: Spans = {}
-    own: Spans = {}
-    for member in members:
-        for kind, found in zip((reread, own), member.footprint(depth), strict=True):
-            for number, span in found.items():
-                widen(kind, number, span)
-    shared = sum(n for n in map(size_of, reread.values()) if n > LINE_BYTES)
-    return shared, sum(map(size_of, own.values()))
-
-
-def size_of(span: tuple[int, int]) -> int:
-    """The bytes of a span."""
-    return span[1] - span[0]

@@ -15,40 +15,33 @@ See docs/floors/schedule.md.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from typing import Final
 
 from tinycore.render.base import Limits
-from tinycore.schedule.access import Launch, Spans, widen, written_by
-from tinycore.schedule.candidates import Memory, Refusal, Run
-from tinycore.schedule.inlining import Inlining
+from tinycore.schedule.access import Launch, footprint, iterations_of, written_by
+from tinycore.schedule.candidates import Memory, Refusal, Run, refusal_to_read
+from tinycore.schedule.inlining import Inlined
 from tinycore.schedule.items import Step
 from tinycore.schedule.limits import LAUNCH_CLOCKS, rate_of_unit
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.rewrite import rewrite
-from tinycore.uop.symbolic import simplify
+from tinycore.uop.op import Op
 
 MOST_MEMBERS: Final = 8
 HELD_BYTES: Final = 128
 """Bytes of a row that each thread holds in registers."""
 
 
-class RowKernel(Inlining):
+class RowKernel:
     """Kernels that fold rows, and the last one, which may store whole rows."""
 
     kind = "loop over rows"
-    scores = None
-    """Members are neighbors."""
+    are_neighbors = True
 
     def __init__(self, first: Launch, limits: Limits, memory: Memory) -> None:
-        super().__init__(first, limits, memory)
+        self.members, self.limits, self.memory = [first], limits, memory
         self.rows = first.loops
-        self.columns: list[UOp] = []
-        """The loops over what the last one stores of a row."""
-        self.add(first, dict(zip(self.rows, self.rows, strict=True)))
 
     def admit(self, run: Run) -> Refusal | None:
         """Add a kernel if it can take in the others and gains by it; else say why not."""
@@ -57,7 +50,7 @@ class RowKernel(Inlining):
             return Refusal.NEST
         if self.limits.block_wanted == 1 or not self.limits.sums_are_shared:
             return Refusal.ALONE
-        if (refusal := self.refusal(launch, MOST_MEMBERS)) is not None:
+        if (refusal := refusal_to_read(self.members, launch, MOST_MEMBERS)) is not None:
             return refusal
         if not self.is_row_by_row(launch):
             return Refusal.ROWS
@@ -65,19 +58,14 @@ class RowKernel(Inlining):
             return Refusal.COLUMNS
         if self.clocks_as_one(launch) > self.clocks_apart(launch):
             return Refusal.COST
-        columns = [self.fresh(r, AxisKind.LOOP) for r in launch.loops[len(self.rows) :]]
-        loops = zip(launch.loops, (*self.rows, *columns), strict=True)
-        if not self.add(launch, dict(loops)):
-            return Refusal.ROWS
         self.members.append(launch)
-        self.columns = columns
         return None
 
     def is_row_by_row(self, launch: Launch) -> bool:
         """True if a kernel is in the loops over rows, and folds no others."""
         depth = len(self.rows)
         rows = launch.loops[:depth]
-        if self.columns or [r.extent for r in rows] != [r.extent for r in self.rows]:
+        if len(self.members[-1].loops) > depth or iterations_of(rows) != iterations_of(self.rows):
             return False
         if len(launch.loops) == depth and not folds_rows(launch):
             return False
@@ -87,37 +75,41 @@ class RowKernel(Inlining):
 
     def clocks_apart(self, launch: Launch) -> float:
         """Clocks of the kernels one after another, each spread over all units."""
-        moved = sum(bytes_of_row([m], len(m.loops)) * rows_of(m) for m in (*self.members, launch))
+        moved = sum(
+            footprint([m], len(m.loops))[1] * iterations_of(m.loops)
+            for m in (*self.members, launch)
+        )
         rate = rate_of_unit(self.limits)
         return moved / (rate * self.units) + LAUNCH_CLOCKS * len(self.members)
 
     def clocks_as_one(self, launch: Launch) -> float:
         """Clocks of one kernel, which has a group for each row, or for several."""
         depth, members = len(self.rows), [*self.members, launch]
-        read = bytes_of_row(members, depth, written_by(members))
-        stored = bytes_of_row([launch], depth, launch.touched - launch.written)
+        _, read = footprint(members, depth, written_by(members))
+        _, stored = footprint([launch], depth, launch.touched - launch.written)
         passes = 1 if read <= HELD_BYTES * self.limits.block_threads else len(members)
-        rounds = -(-rows_of(self.members[0]) // self.units)
+        rounds = -(-iterations_of(self.rows) // self.units)
         return (passes * read + stored) * rounds / rate_of_unit(self.limits)
 
     @property
     def units(self) -> int:
         """Units of the device, or as many groups as keep it busy."""
-        stated = self.limits.units or self.limits.threads // self.limits.block_wanted
-        return max(stated, 1)
+        return max(self.limits.units or self.limits.threads // self.limits.block_wanted, 1)
 
     # --- the kernel
 
-    def fused(self, steps: Sequence[Step]) -> Launch:
+    def fused(self, steps: Sequence[Step]) -> Launch | str:
         """The members as one kernel; what others read is stored beside what the last one writes."""
-        own = self.members[-1].written
-        stored = [place for place in self.stored if place in self.memory.kept(steps) | own]
-        folded = [self.store(place) for place in stored if place not in own]
-        stores = [self.store(place) for place in stored if place in own]
-        body = UOp.group(*stores).end(*(() if folded else self.rows), *self.columns)
-        if folded:
-            body = UOp.group(body, *folded).end(*self.rows)
-        return self.kernel(rewrite(body, simplify, name="simplify rows"), stored)
+        values = Inlined(self.memory, steps, steps[-1])
+        stores = values.stores(self.memory.kept(steps))
+        rows, columns = values.loops[: len(self.rows)], values.loops[len(self.rows) :]
+        if stores is None or not values.inside <= {*rows}:
+            return Refusal.ROWS.value
+        own = [stores.pop(place) for place in self.members[-1].written]
+        body = UOp.group(*own).end(*(() if stores else rows), *columns)
+        if stores:
+            body = UOp.group(body, *stores.values()).end(*rows)
+        return values.launch(body, (*self.members[-1].written, *stores))
 
 
 def folds_rows(launch: Launch) -> bool:
@@ -140,20 +132,3 @@ def lie_side_by_side(launch: Launch) -> bool:
         if moves != {1}:
             return False
     return True
-
-
-def rows_of(launch: Launch) -> int:
-    """The steps of the loops over outputs."""
-    return math.prod(r.extent for r in launch.loops)
-
-
-def bytes_of_row(
-    members: Sequence[Launch], depth: int, without: frozenset[int] = frozenset()
-) -> float:
-    """Bytes that some kernels touch in each step of the outer loops, but for some memory."""
-    spans: Spans = {}
-    for member in members:
-        _, own = member.footprint(depth)
-        for number in own.keys() - without:
-            widen(spans, number, own[number])
-    return float(sum(stop - start for start, stop in spans.values()))

@@ -10,14 +10,15 @@ See docs/decisions/0007-fusion-boundaries.md and docs/floors/schedule.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
+from itertools import islice
 
-from tinycore.schedule.comparisons import compared_with_itself
+from tinycore.schedule.comparisons import compared_with_itself, is_widening
 from tinycore.schedule.index_values import is_of_indices
 from tinycore.schedule.invariants import invariant_nodes
-from tinycore.schedule.kernel import custom_of, numel
+from tinycore.schedule.kernel import custom_of, nbytes, numel
 from tinycore.schedule.limits import chained_types, limits_of, multiplies_by_lanes
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.movement import base_of, source_below
@@ -162,14 +163,13 @@ class Storage:
         hoists what is computed from it alone; None where nothing is pruned.
         """
         self.roots = [b for root in roots if not is_leaf(b := computed_of(root))]
-        self.graph = [n for n in self.traverse(self.roots) if n.shape_or_none is not None]
+        below = UOp.sink(*self.roots).toposort(lambda n: not is_leaf(n))[:-1]
+        self.graph = [n for n in below if n.shape_or_none is not None]
         """All nodes down to the leaves, in topological order."""
         self.position = {n: place for place, n in enumerate(self.graph)}
         self.users = users_of(self.graph)
         self.reasons = dict.fromkeys(self.roots, Reason.ASKED)
         """The stored nodes, and why they are stored."""
-        self.computed_once: set[UOp] = set()
-        """Values between a reduction and the stored value into which all its uses lead."""
         self.cuts: set[UOp] = set()
         """Nodes stored to end a kernel: other kernels must load them."""
         self.reduced_above: set[UOp] = set()
@@ -211,13 +211,6 @@ class Storage:
     def store(self, node: UOp, reason: Reason) -> None:
         """Store a node; the first reason counts."""
         self.reasons.setdefault(node, reason)
-
-    @staticmethod
-    def traverse(roots: list[UOp]) -> list[UOp]:
-        """Every node down to the leaves, sources first."""
-        if not roots:
-            return []
-        return UOp.sink(*roots).toposort(lambda n: not is_leaf(n))[:-1]
 
     def ordered(self) -> list[UOp]:
         """The stored nodes, in topological order."""
@@ -278,38 +271,39 @@ class Storage:
                 self.place_invariant(source, node)
         self.cost[node] = self.count(node, self.cost, COSTS.get(node.op, 1), sum)
         self.depth[node] = self.count(node, self.depth, 1, max)
-        shared = len(self.users[node]) > 1 and node not in self.computed_once
-        is_dear = shared and self.cost[node] > DEAREST_SHARED
-        if is_dear and not self.is_used_at_one_point(node):
+        is_dear = len(self.users[node]) > 1 and self.cost[node] > DEAREST_SHARED
+        # Where all uses lead into one other value, its kernel computes this one once for all.
+        if is_dear and len([*islice(self.meetings(node, SAME_VALUE), 2)]) < 2:
             self.store_arithmetic(node, Reason.DEAR_SHARED)
         if self.depth[node] > LONGEST_CHAIN:
             self.store_arithmetic(node, Reason.LONG_CHAIN)
         if self.depth[node] > LONGEST_CHAIN and node in self.reasons:
             self.cuts.add(node)
 
-    def is_used_at_one_point(self, node: UOp) -> bool:
-        """True if all uses of a value lead, element by element, into one other value.
-
-        The kernel of that value then computes it once for all uses.
-        """
+    def meetings(
+        self, node: UOp, moves: Collection[Op], cuts: Collection[Op] = ()
+    ) -> Iterator[UOp]:
+        """A value, and each one above it into which all its uses lead: elementwise, through ops
+        that are `moves`, or `cuts` where one alone reads it."""
+        # `open_` is a cut through all paths from the node upwards, advanced at its lowest member.
         open_ = {node}
-        for _ in range(LONGEST_CHAIN):
+        while True:
             current = min(open_, key=self.position.__getitem__)
-            if current is not node and len(open_) == 1:
-                return True
-            users = self.users[current]
+            users, is_met = self.users[current], len(open_) == 1
+            if is_met:
+                yield current
+            ops = {*moves, *cuts} if is_met and len(users) == 1 else moves
             if (
-                not users
-                or current in self.reasons
-                or not all(
-                    user.op in SAME_VALUE or (user.op in ALU and user.shape == node.shape)
-                    for user in users
+                current in self.reasons
+                or not users
+                or any(
+                    u.op not in ops and not (u.op in ALU and u.shape == current.shape)
+                    for u in users
                 )
             ):
-                return False
+                return
             open_.remove(current)
             open_.update(users)
-        return False
 
     def store_what_is_read_at_many_points(self) -> None:
         """Store values that one kernel would recompute at many points, as in the stages of a sort.
@@ -378,37 +372,15 @@ class Storage:
 
         None if that value is stored already, or fuses into the reduction that reads it.
         """
-        # `open_` is a cut through all paths from the node upwards, advanced at its lowest member.
-        # Whenever it is a single node, all uses have met there: a place to store.
-        last, open_ = node, {node}
-        passed: set[UOp] = set()
-        while True:
-            current = min(open_, key=self.position.__getitem__)
-            users = self.users[current]
-            if len(open_) == 1:
-                outer = users[0] if len(users) == 1 else None
-                if current in self.reasons or (
-                    outer is not None and self.is_part(node, current, outer)
-                ):
-                    return None
-                if current.op in ALU and numel(current) <= numel(node):
-                    last = current
-                    self.computed_once |= passed
-            elif current in self.reasons:
-                return last
-            alone = not open_.difference((current,)) and len(users) == 1
-            if not all(self.takes(user, current, alone) for user in users):
-                return last
-            open_.remove(current)
-            open_.update(users)
-            passed.add(current)
-
-    @staticmethod
-    def takes(user: UOp, node: UOp, alone: bool) -> bool:
-        """True if `user` reads each element of `node` at most once; `alone`, it may skip some."""
-        if user.op in READ_ONCE or (alone and user.op is Op.SHRINK):
-            return True
-        return user.op in ALU and user.shape == node.shape
+        last = node
+        for current in self.meetings(node, READ_ONCE, (Op.SHRINK,)):
+            outer = self.users[current][0] if len(self.users[current]) == 1 else None
+            is_part = outer is not None and self.is_part(node, current, outer)
+            if is_part or current in self.reasons:
+                return None
+            if current.op in ALU and numel(current) <= numel(node):
+                last = current
+        return last
 
     @staticmethod
     def is_part(node: UOp, top: UOp, outer: UOp) -> bool:
@@ -416,12 +388,11 @@ class Storage:
 
         `top` is the operand of `outer`, computed from the sum alone.
         """
-        if outer.op is not Op.REDUCE_AXIS:
-            return False
         op, axes = node.arg
-        top = source_below(top, REARRANGING)
+        if outer.op is not Op.REDUCE_AXIS or not op is outer.arg[0] is Op.ADD:
+            return False
         length = math.prod(greatest(node.src[0].shape[axis]) for axis in axes)
-        return op is outer.arg[0] is Op.ADD and (top is node or length <= SHORT_REDUCTION)
+        return length <= SHORT_REDUCTION or source_below(top, REARRANGING) is node
 
     def place_expanded(self, node: UOp) -> None:
         """Store the value below an EXPAND if recomputing it for every repetition is dear."""
@@ -439,7 +410,8 @@ class Storage:
         if bottom.op is Op.PAD and under_reduction and reads >= REPEATED_OFTEN:
             # The source is read through gates where the copy would be mostly zeros, and where
             # groups of threads load each element once for all of its reads.
-            if self.grows(bottom) or is_read_by_groups(bottom):
+            grows = numel(bottom) > MOST_GROWTH * numel(bottom.src[0])
+            if grows or is_read_by_groups(bottom):
                 self.store_computed(bottom.src[0], Reason.PADDED)
             else:
                 self.store(bottom, Reason.PADDED)
@@ -461,7 +433,7 @@ class Storage:
             return False
         elements = numel(bottom)
         tiles = -(-(numel(node) // elements) // COLUMNS_OF_A_TILE)
-        own = bottom.dtype.itemsize * elements
+        own = nbytes(bottom)
         read = self.bytes_read_for(bottom)
         saved = own + read + (own - read) * tiles
         return self.cost[bottom] * elements * tiles <= OPS_OF_A_BYTE * saved
@@ -483,7 +455,7 @@ class Storage:
     def bytes_read_for(self, node: UOp) -> int:
         """The bytes of all memory that a value is computed from."""
         below = node.toposort(lambda n: not (is_leaf(n) or n in self.reasons))
-        return sum(numel(n) * n.dtype.itemsize for n in below if self.is_memory(n))
+        return sum(nbytes(n) for n in below if self.is_memory(n))
 
     def is_mask_of_chain(self, node: UOp, bottom: UOp) -> bool:
         """True for a mask computed from indices alone and applied to the scores of a possible chain
@@ -506,23 +478,13 @@ class Storage:
         ones.
         """
         bottom = source
-        while bottom not in self.reasons and (bottom.op in SHAPE_ONLY or self.widens(bottom)):
+        while bottom not in self.reasons and (bottom.op in SHAPE_ONLY or is_widening(bottom)):
             bottom = bottom.src[0]
         if bottom in self.reasons or is_leaf(bottom):
             return
         tiled = user.op is Op.REDUCE_AXIS or user in self.reduced_above
         repeats = 1 if tiled else max(1, numel(user) // max(1, numel(bottom)))
         cost = self.cost[bottom] * repeats  # a product computes an operand once for a tile
-        more = max(numel(bottom) * bottom.dtype.itemsize - self.bytes_read_for(bottom), 0)
+        more = max(nbytes(bottom) - self.bytes_read_for(bottom), 0)
         if cost >= DEAREST_REPLAYED and cost * numel(bottom) >= OPS_OF_A_BYTE * more:
             self.store_arithmetic(bottom, Reason.INVARIANT)
-
-    @staticmethod
-    def widens(node: UOp) -> bool:
-        """True for a CAST to a larger type: computing it is faster than loading more bytes."""
-        return node.op is Op.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
-
-    @staticmethod
-    def grows(node: UOp) -> bool:
-        """True if a PAD is many times the size of its source."""
-        return numel(node) > MOST_GROWTH * numel(node.src[0])

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from tinycore.render.base import pointer_of
-from tinycore.schedule.access import row_size
+from tinycore.schedule.access import Launch, row_size
+from tinycore.schedule.candidates import Memory
 from tinycore.schedule.dependence import KernelGroup
-from tinycore.schedule.emit import KernelEmitter, in_loops
-from tinycore.schedule.kernel import memory_of, numel, slot
+from tinycore.schedule.emit import in_loops
+from tinycore.schedule.inlining import Joined
+from tinycore.schedule.items import Step
+from tinycore.schedule.kernel import numel
 from tinycore.schedule.partial_writes import store
 from tinycore.schedule.ranges import ZERO, Place, RegionReader, flatten
 from tinycore.uop.node import UOp
@@ -30,26 +33,25 @@ COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY
 """Ops that cost more to compute twice than to store in a near cache and load."""
 
 
-class Strips:
-    """The kernel of some groups: their nests, in turn, inside of one loop over strips."""
+class Strips(Joined):
+    """The kernel of some steps: their nests, in turn, inside of one loop over strips."""
 
     def __init__(
         self,
-        emitter: KernelEmitter,
-        kept: Collection[UOp],
+        memory: Memory,
+        steps: Sequence[Step],
         shape: tuple[int, ...],
         cut: tuple[int, int],
     ) -> None:
         """`shape` has the extents of the loops over rows; `cut` is (how many of these remain, rows
-        of a strip of the last). Memory of members that is not `kept` is a strip's own.
+        of a strip of the last). Memory that only the steps use is a strip's own.
         """
+        super().__init__(memory, steps)
         depth, self.rows = cut
-        self.emitter, self.kept, self.shape = emitter, kept, shape[:depth]
+        self.kept, self.shape = memory.kept(steps), shape[:depth]
         sizes = (*self.shape[:-1], self.shape[-1] // self.rows)
         self.loops = [UOp.range(n, axis) if n > 1 else ZERO for axis, n in enumerate(sizes)]
         self.number = depth
-        self.slots: dict[UOp, UOp] = {}
-        """The pointer of each memory, in the order of slots."""
         self.locals: dict[UOp, UOp] = {}
         """The pointer of each memory of a strip."""
         self.after: dict[UOp, UOp] = {}
@@ -57,26 +59,22 @@ class Strips:
         self.shared: dict[UOp, UOp] = {}
         """Costly values that were stored for several members, and their memory."""
 
-    def build(self, members: Sequence[KernelGroup]) -> UOp:
-        """The nests of all members, in their order.
+    def build(self) -> Launch:
+        """The nests of all steps, in their order.
 
         A costly value that several of them compute is stored before the first of these.
         """
-        for member in members:
-            for memory in self.memory(member):
-                if memory in self.kept:
-                    self.slot(memory)
-        costly = [self.costly_values(member) for member in members]
+        costly = [self.costly_values(member) for member in self.members]
         count = Counter(node for found in costly for node in found)
         nests: list[UOp] = []
-        for member, found in zip(members, costly, strict=True):
+        for member, found in zip(self.members, costly, strict=True):
             for node in found:
                 if count[node] > 1 and node not in self.shared:
                     nests.append(self.nest(KernelGroup([node], {})))
                     self.shared[node] = self.emitter.groups.output_memory(node)
             nests.append(self.nest(member))
-        whole = in_loops(UOp.group(*nests), self.loops)
-        return rewrite(UOp.sink(self.with_locals(whole)), simplify, name="simplify strips")
+        stored = [self.memory.numbers.get(memory, -1) for memory in self.after]
+        return self.launch(self.with_locals(in_loops(UOp.group(*nests), self.loops)), stored)
 
     def costly_values(self, group: KernelGroup) -> list[UOp]:
         """The costly values that a group computes, with several elements in each row.
@@ -95,18 +93,10 @@ class Strips:
                 found[node] = None
         return [*found]
 
-    def memory(self, group: KernelGroup) -> list[UOp]:
-        """The memory of the outputs of a group."""
-        return [memory_of(self.emitter.groups.output_memory(node)) for node in group.outputs]
-
-    def slot(self, memory: UOp) -> UOp:
-        """The pointer to memory, by the next slot if it has none yet."""
-        return self.slots.setdefault(memory, slot(memory, len(self.slots)))
-
     def written(self, memory: UOp) -> UOp:
         """The pointer to memory that a member writes: of a strip, if nobody else reads it."""
-        if memory in self.kept:
-            return self.slot(memory)
+        if self.memory.numbers.get(memory) in self.kept:
+            return self.pointer_to(memory)
         kind = memory.dtype.ptr(numel(memory) // math.prod(self.shape) * self.rows, "local")
         return self.locals.setdefault(memory, UOp(Op.DEFINE_LOCAL, kind, (), len(self.locals)))
 
@@ -115,11 +105,9 @@ class Strips:
         computes."""
         if node in group.outputs:
             return None
-        if (memory := shared.get(node)) is None:
-            if not self.emitter.groups.is_memory(node):
-                return None
-            memory = memory_of(self.emitter.resolve(group, node))
-        return self.after[memory] if memory in self.after else self.slot(memory)
+        if (memory := shared.get(node)) is None and (memory := self.memory_read(node)) is None:
+            return None
+        return self.after[memory] if memory in self.after else self.pointer_to(memory)
 
     def nest(self, group: KernelGroup) -> UOp:
         """The loops of one group over a strip."""
@@ -133,7 +121,8 @@ class Strips:
                 counter = self.fresh(counter.extent, counter.arg.kind)
                 own.append(counter)
             point.append(counter)
-        pointers = [self.written(memory) for memory in self.memory(group)]
+        memories = [self.memory_of_output(node) for node in group.outputs]
+        pointers = [self.written(memory) for memory in memories]
         values = [group.computed.get(node, node) for node in group.outputs]
         for shared in (self.shared, {}):
             reader = RegionReader(partial(self.read, group, shared), self.number + 1)
@@ -143,7 +132,7 @@ class Strips:
                 break
         self.number = reader.next_range - 1
         end = in_loops(UOp.group(*stores), own)
-        for memory, pointer in zip(self.memory(group), pointers, strict=True):
+        for memory, pointer in zip(memories, pointers, strict=True):
             self.after[memory] = pointer.after(end)
         return end
 

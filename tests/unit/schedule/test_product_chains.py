@@ -635,3 +635,18 @@ def test_a_unit_turned_twice_is_itself(unit: MatrixUnit) -> None:
 
 def test_units_whose_sums_lie_otherwise_have_no_chains() -> None:
     assert MMA_INT8.chained is OUTER.chained is None
+
+
+def test_a_copy_of_what_a_chain_stores_comes_after_it(unit: MatrixUnit) -> None:
+    """The copy is between the kernels of the chain, if it is asked for first."""
+    query, key, value = operands(unit, *((8, 64, 32),) * 3)
+    scores = query.matmul(key.transpose(-2, -1), dtype=dtypes.float32)
+    powers = (scores - scores.max(-1, keepdim=True)).exp()
+    total = powers.sum(-1, keepdim=True)
+    result = (powers / total).cast(unit.a).matmul(value, dtype=dtypes.float32)
+    copied = total.to(HOST)
+    kinds = [item.ast.op for item in copied.schedule(result)]
+    Tensor.realize(copied, result)
+
+    assert kinds[:2] == [Op.SINK, Op.COPY]
+    numpy.testing.assert_allclose(copied.numpy(), total.numpy(), rtol=1e-6)

@@ -12,9 +12,9 @@ import torch
 from tinycore import Context, Variable
 from tinycore.dtype import PointerDType
 from tinycore.engine.counters import GlobalCounters
-from tinycore.schedule.access import Launch, row_size
+from tinycore.schedule.access import Launch, footprint, row_size
 from tinycore.schedule.candidates import Refusal
-from tinycore.schedule.row_fusion import MOST_PRODUCTS, footprint
+from tinycore.schedule.row_fusion import MOST_PRODUCTS
 from tinycore.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
