@@ -134,6 +134,14 @@ def test_the_only_window_is_cut_out_where_it_has_one_element() -> None:
     check(lambda x: x.max_pool2d((1, 1), stride=3, return_indices=True)[1], (draw(1, 2, 3, 3),))
 
 
+def test_an_axis_that_one_factor_of_a_product_has_alone_is_summed_once() -> None:
+    check(lambda x, y: (x[..., None] * y).sum((0, 2)), (draw(2, 3, 4), draw(4, 5)))
+    check(
+        lambda x, w, g: (x.conv2d(w, groups=2, stride=2).mean(2) * g).sum().gradient(w)[0],
+        (draw(2, 2, 6, 4), draw(4, 1, 3, 1), draw(2, 4, 2)),
+    )
+
+
 def test_a_captured_function_is_exported_through_its_realize() -> None:
     double = TinyJit(lambda x: (x * 2).realize())
     double(draw(3)), double(draw(3)), double(draw(3))

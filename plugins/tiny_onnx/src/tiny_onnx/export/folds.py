@@ -149,6 +149,7 @@ class Folds:
         self, node: UOp, shape: Shape, axes: set[int], left: Factor, right: Factor
     ) -> View:
         """A MatMul, of which axes are batches, rows, columns or steps of the sum."""
+        unnamed = [a for a in axes if not left.axes[a] and not right.axes[a]]
         left, right = (
             self.alone_summed(node, f, g, shape, axes) for f, g in ((left, right), (right, left))
         )
@@ -166,7 +167,6 @@ class Folds:
         )
         before = (*[shape[a] for a in batch], product(shape, rows), product(shape, columns))
         order = [*batch, *rows, *columns]
-        unnamed = [a for a in axes if not left.axes[a] and not right.axes[a]]
         name = self.times(name, node, [shape[a] for a in unnamed])
         return self.named(name, node, before, shape, order)
 
