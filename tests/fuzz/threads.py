@@ -4,8 +4,9 @@
 
 Each thread makes functions of a few kinds, calls them as they are and under TinyJit, and compares
 results and what they leave outside with NumPy's: threads share a weight that nobody writes, and
-have all else for themselves. Nothing may be refused. Threads switch as often as Python lets them,
-but when is not told by the seed: a failure may take several runs to show again.
+have all else for themselves. Nothing may be refused but writes that do not fit, whose group then
+leaves nothing written. Threads switch as often as Python lets them, but when is
+not told by the seed: a failure may take several runs to show again.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy
 
 from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
 from tinycore import Tensor, TinyJit, Variable, nn
+from tinycore.errors import ShapeError
+from tinycore.tensor.storage.atomic_writes import atomic_writes
 
 THREADS: Final = 6
 FUNCTIONS: Final = 4
@@ -121,6 +124,29 @@ def training(weight: Tensor, array: Array) -> Case:
     return Case(step, numbers, lambda: [(own, seen)])
 
 
+def failing(weight: Tensor, array: Array) -> Case:
+    """Groups of writes, of which every other fails at its last one and leaves nothing written."""
+    own, other = host(1, 2), host(3, 4)
+    pair = numpy.array([1.0, 2.0], numpy.float32), numpy.array([3.0, 4.0], numpy.float32)
+
+    def step(x: Tensor) -> Tensor:
+        for last in (host(1, 2, 3), x):  # the first of which has another shape
+            with suppress(ShapeError), atomic_writes(lambda: (own, other)):
+                own.assign(other * weight - own)
+                other[:1] = own[1:]
+                other.assign(last - other)
+        return own + other
+
+    def numbers(x: Array) -> Array:
+        own, other = pair
+        own[:] = other * array - own
+        other[:1] = own[1:]
+        other[:] = x - other
+        return own + other
+
+    return Case(step, numbers, lambda: [(own, pair[0]), (other, pair[1])])
+
+
 def sized(weight: Tensor, array: Array) -> Case:
     """Slices of the weight by a Variable, which has its own number in each thread."""
     length, count = Variable("length", 1, 2), [0]
@@ -136,7 +162,7 @@ def sized(weight: Tensor, array: Array) -> Case:
     return Case(step, numbers)
 
 
-KINDS: Final = (constant, alike, hoisted, state, gradients, training, sized)
+KINDS: Final = (constant, alike, hoisted, state, gradients, training, sized, failing)
 
 
 class Program(NamedTuple):
