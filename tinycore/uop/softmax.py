@@ -178,10 +178,10 @@ def weighing_at(node: UOp) -> Weighing | None:
     if (last := product_at(node)) is None or last.rows.op is not Op.RESHAPE:
         return None
     made = last.rows.src[0]
-    transposed = is_turned(made)
     sizes = last.sizes[::2]
     if made.shape != (*last.batch, *sizes):
         return None
+    transposed = is_turned(made)
     made = made.src[0] if transposed else made
     found = {n for n in elementwise_below(made) if n.op is Op.FDIV and softmax_at(n) is not None}
     softmax = softmax_at(found.pop()) if len(found) == 1 else None

@@ -607,3 +607,11 @@ def test_a_leaf_over_memory_that_asks_anew_counts_no_uses_of_that_memory() -> No
     assert second.grad is not None
     assert first.grad.tolist() == [2.0, 2.0]
     assert second.grad.tolist() == [4.0, 4.0]
+
+
+def test_the_gradient_of_a_batch_of_one_times_a_vector() -> None:
+    matrix, vector = Tensor([[[1.0, 2.0], [3.0, 4.0]]]), Tensor([5.0, 6.0])
+
+    found = (matrix @ vector).sum().gradient(vector, matrix)
+
+    assert [gradient.tolist() for gradient in found] == [[4.0, 6.0], [[[5.0, 6.0], [5.0, 6.0]]]]
