@@ -1270,3 +1270,33 @@ def test_uses_before_a_write_count_when_a_tensor_asks_anew(has_view: bool) -> No
     assert x.grad is not None
     assert x.grad.tolist() == [7.0, -11.0]
     assert view is None or view.tolist() == [2.0, -4.0]
+
+
+@pytest.mark.parametrize("is_alive", [False, True])
+def test_a_realized_reshape_is_computed_from_no_other_tensor_of_its_value(is_alive: bool) -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+    other = x * 2 if is_alive else None
+    y = (x * 2).reshape(2, 2).realize()
+
+    assert (y * 3).sum().gradient(y)[0].tolist() == [[3.0, 3.0], [3.0, 3.0]]
+    with pytest.raises(GradientError, match="realize"):
+        y.sum().gradient(x)
+    y.requires_grad_()
+    (y * y).sum().backward()
+    assert y.grad is not None
+    assert y.grad.tolist() == [[4.0, 8.0], [12.0, 16.0]]
+    assert other is None or other.tolist() == [2.0, 4.0, 6.0, 8.0]
+
+
+@pytest.mark.parametrize("is_done", [False, True])
+def test_gradients_that_end_behind_written_memory_are_refused_to_it(is_done: bool) -> None:
+    x, y = (Tensor([1.0, 2.0]).realize() for _ in range(2))
+    y.assign((x * 2).realize())
+    if is_done:
+        y.tolist()
+    z = (y * 3).realize()
+
+    for target in (x, y):
+        with pytest.raises(GradientError, match="realize"):
+            z.sum().gradient(target)
+    assert (z * 5).sum().gradient(z)[0].tolist() == [5.0, 5.0]

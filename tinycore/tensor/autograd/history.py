@@ -147,14 +147,15 @@ def ended(node: UOp, form: CanonicalGraph) -> BufferSet:
     """The memory that a gradient of a node of a run goes to, or would if not ended, and the values
     that tensors show and that it goes through.
     """
-    shown = form.shown
-    known = versions.values
-    below = reached(node)[1:]
+    shown, known, base = form.shown, versions.values, base_of(node)
+    below = [n for n in reached(node) if base_of(n) is not base]
     through = [n for n in below if n in shown or n.op is Op.DETACH or n in known]
-    equal = [node] if node in known else []
+    equal = [base] if base in known else []
     if (value := base_of_view(node)).arg == graph.EQUAL:
         equal = buffers_below(value.src[0])
+    written = [n for n in below if n.op is Op.ASSIGN or made_of(n) is not None]
     found = ended_below([*facts_of_run([node], form).sources[0], *through])
+    found |= versions.references(chain.from_iterable(map(buffers_below, written)))
     return found - versions.references(equal)  # a value is computed from no other tensor of it
 
 
