@@ -7,6 +7,7 @@ import pickle
 import re
 import threading
 import weakref
+from collections.abc import Callable
 
 import numpy
 import pytest
@@ -204,7 +205,7 @@ def test_each_thread_sees_its_own_results() -> None:
     assert not wrong
 
 
-def test_a_tensor_is_given_again_only_as_it_was_made() -> None:
+def test_tensors_of_a_result_are_new_in_each_call() -> None:
     step = doubled()
 
     def ask(x: Tensor) -> None:
@@ -232,8 +233,64 @@ def test_a_tensor_is_given_again_only_as_it_was_made() -> None:
         assert not hasattr(again, "_asked")
         del again
 
-    first = id(step(host(1, 2)))
-    assert id(step(host(1, 2))) == first
+    reference = weakref.ref(step(host(1, 2)))
+    assert reference() is None
+
+
+def test_a_result_that_asked_for_a_gradient_and_is_gone_gets_none() -> None:
+    step, weight = doubled(), host(3, 4)
+    for number in (1.0, 2.0, 3.0):
+        result = step(host(number, 1)).requires_grad_()
+        loss = (result * weight).sum()
+        del result
+
+        loss.backward()
+
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [2 * number, 2.0]
+        weight.grad = None
+
+
+def test_nothing_is_computed_from_a_result_that_is_made_later() -> None:
+    step, memories = doubled(), set[int]()
+    for number in (1.0, 2.0, 3.0):
+        former = step(host(number, 1))
+        memories.add(id(memory(former)))
+        scale = (former * 3).realize()
+        del former
+        result = step(host(5, 6)).requires_grad_()
+        memories.add(id(memory(result)))
+
+        (result * scale).sum().backward()
+
+        assert result.grad is not None
+        assert result.grad.tolist() == [6 * number, 6.0]
+        del result
+
+    assert len(memories) == 1
+
+
+def test_gradients_that_end_at_a_result_of_a_result_are_refused() -> None:
+    first, second, weight = doubled(), doubled(), host(1, 1)
+    scaled: TinyJit[[Tensor], Tensor] = TinyJit(lambda x: (x * weight).realize())
+    ways: list[Callable[[Tensor], Tensor]] = [
+        lambda x: second(first(x)),
+        lambda x: second((x * 2).realize()),
+        lambda x: second(x * 2),
+        lambda x: [weight.assign((x * 2).realize()), scaled(host(1, 1))][1],
+    ]
+    for way in ways:
+        for _ in range(4):
+            x = host(1, 2)
+            result = way(x)
+            with pytest.raises(GradientError, match="realize"):
+                result.sum().gradient(x)
+
+    written = host(1, 1)
+    written.assign(written * weight)
+    assert written.tolist() == weight.tolist()
+    with pytest.raises(GradientError, match="realize"):  # which knows its graph
+        second(written).sum().gradient(written)
 
 
 def test_gradients_that_end_at_a_result_are_refused_for_the_arguments_of_each_call() -> None:

@@ -78,8 +78,13 @@ def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
 
 def still_there(memory: UOp) -> list[UOp]:
     """The memory, in its present versions, and identities where gradients of memory ended."""
-    homes = [home for reference in ended_at(memory) if (home := reference()) is not None]
-    return [node for home in homes for node in home.present()]
+    return present(ended_at(memory))
+
+
+def present(homes: BufferSet) -> list[UOp]:
+    """The memory with some homes, in its present versions, and the nodes of values and tensors."""
+    living = [home for reference in homes if (home := reference()) is not None]
+    return [node for home in living for node in home.present()]
 
 
 def ended_at(memory: UOp) -> BufferSet:

@@ -195,6 +195,7 @@ class Capture:
                 return False
             state[place] = entry._replace(node=tensor.uop)
             expected.exchange(place, tensor.uop)
+            recorded.pasts.clear()
         return expected.holds()
 
     def replay(self, given: Arguments) -> Any:
@@ -211,9 +212,9 @@ class Capture:
         with ExitStack() if step.is_long else deferred() if is_all else nullcontext() as last:
             nodes = self.launch(recorded, given, kept, last)
         if recorded.keeps_results:
-            kept = kept or recorded.keep(nodes)
-            return rebuilt(result, Output, kept.shown())
-        return rebuilt(result, Output, lambda output: output.shown(nodes, naming))
+            shown = iter((kept or recorded.keep(nodes)).shown)
+            return rebuilt(result, Output, lambda output: output.tensor(next(shown)))
+        return rebuilt(result, Output, lambda o: o.tensor(o.node(nodes, naming)))
 
     def launch(
         self,
@@ -239,12 +240,11 @@ class Capture:
         finally:
             if recorded.step.overwritten:
                 self.renew(given)
-        nodes = {} if kept is None else {**kept.nodes}
+        nodes = {} if kept is None else kept.begun()
         for place in wanted:
             if place not in nodes:
                 nodes[place] = node_of(recorded, place, written[place], given.nodes)
-        if sides or kept is None or not kept.is_of(given.nodes):
-            recorded.end_gradients(nodes, given.nodes)
+        recorded.end_gradients(nodes, given.nodes)
         if is_left:
             self.leave(nodes, written, given)
             nodes = {place: nodes[place] for place in recorded.shown}
@@ -258,7 +258,7 @@ class Capture:
         for number, side in enumerate(recorded.side_outputs):
             if done and number in recorded.overwritable:
                 continue
-            new = rebuilt(side.value, Output, lambda output: output.shown(nodes, given.naming))
+            new = rebuilt(side.value, Output, lambda o: o.tensor(o.node(nodes, given.naming)))
             if side.tensor is None:
                 guard.put(roots, side.box, side.place, new)
             elif (owner := side.tensor()) is not None:

@@ -7,12 +7,11 @@ nothing else; see `captured.py`.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import chain, repeat
+from functools import cached_property
+from itertools import repeat
 from operator import attrgetter, call, is_
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
@@ -22,10 +21,9 @@ from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import NOTHING, CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.gradient_sources import BufferSet
+from tinycore.tensor.autograd import history, versions
+from tinycore.tensor.autograd.gradient_sources import BufferSet, present
 from tinycore.tensor.capture.arguments import rebuilt
-from tinycore.tensor.storage.change_tracking import change_sets, record_made
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.movement import base_of
@@ -61,9 +59,9 @@ class Output:
         node = form.substitute(exchange)
         return exchanging(node, naming.back) if naming and self.is_sized else node
 
-    def shown(self, nodes: Mapping[int, UOp], naming: Naming | None) -> Tensor:
-        """The tensor over BUFFERs, with the numbers that Variables hold in this call."""
-        tensor = Tensor._from_node(self.node(nodes, naming))
+    def tensor(self, node: UOp) -> Tensor:
+        """A new tensor of its node."""
+        tensor = Tensor._from_node(node)
         tensor._requires_grad = self.asks  # which ends no gradient that is refused at its memory
         return tensor
 
@@ -172,56 +170,42 @@ class LeftGradients(NamedTuple):
         return LeftGradients()
 
 
-IS_SEEN, NODE, VIEW = map(attrgetter, ("_is_seen", "_view.value", "_view"))
-TRAITS: Final = attrgetter("_view.value", "_grad", "_requires_grad")
-GRADIENTS, ASKED = map(repeat, ("_grad", "_asked"))
+IS_SEEN, NODE = map(attrgetter, ("_is_seen", "_view.value"))
+GRADIENTS: Final = repeat("_grad")
 
 
 class KeptResult:
-    """Tensors of a result and their memory, in which a replay computes again if nobody else has
-    them.
+    """Memory and nodes of a result, in which a replay computes again if nobody else has them.
 
     To make them anew takes as long as all else in a replay, and no explicit state tells when a
-    program drops a tensor: so references are counted.
+    program drops a node: so references are counted. Tensors are new in each call: one that is kept
+    would be among the living tensors that `backward` gives gradients.
     """
 
-    __slots__ = tuple("again given held made nodes tensors".split())
-
-    given: list[Reference]
-    """The BUFFERs of the arguments that they were computed from last."""
+    __slots__ = tuple("again counts held nodes shown".split())
 
     def __init__(self, recorded: RecordedCall, nodes: Mapping[int, UOp]) -> None:
         """Nobody else has any of them yet."""
-        self.nodes, self.given, outputs = nodes, [], recorded.step.outputs
+        self.nodes, outputs = nodes, recorded.step.outputs
         self.again = {outputs[place]: buffer_of(node) for place, node in nodes.items()}
-        self.tensors = found = [leaf.shown(nodes, None) for leaf in recorded.leaves]
-        parts = nodes.values(), self.again.values(), found, map(NODE, found), map(VIEW, found)
-        self.held = [*chain(*parts)]
-        self.made = self.state()
-
-    def state(self) -> list[int]:
-        """The number of references to each, and what else a program can change about tensors."""
-        found = self.tensors
-        traits = map(id, chain.from_iterable(map(TRAITS, found)))
-        weak = map(getweakrefcount, found)
-        return [*map(getrefcount, self.held), *weak, *traits, *map(hasattr, found, ASKED)]
+        self.shown = [leaf.node(nodes, None) for leaf in recorded.leaves]
+        self.held = [*nodes.values(), *self.again.values(), *self.shown]
+        self.counts = [*map(getrefcount, self.held)]
 
     def is_free(self) -> bool:
-        """True if nobody else has them, and they are as they were made."""
+        """True if nobody else has them, and no write has ended their version."""
         has_ended = versions.former.__contains__
-        return self.state() == self.made and not any(map(has_ended, self.nodes.values()))
+        is_alone = [*map(getrefcount, self.held)] == self.counts
+        return is_alone and not any(map(has_ended, self.nodes.values()))
 
-    def is_of(self, given: Sequence[UOp]) -> bool:
-        """True if they were computed from these BUFFERs last; from now on they are."""
-        before, self.given = self.given, [*map(weakref.ref, given)]
-        return before == self.given
-
-    def shown(self) -> Callable[[Output], Tensor]:
-        """The tensor of each output of the result, which are asked for in order."""
-        if change_sets:
-            for tensor in self.tensors:
-                record_made(tensor)
-        return partial(next, iter(self.tensors))
+    def begun(self) -> dict[int, UOp]:
+        """The nodes, as those of other tensors, from which nothing was computed yet."""
+        for node in self.nodes.values():
+            node._past = None
+            if getweakrefcount(node) > 1:  # not in the table of nodes alone
+                versions.homes.pop(node, None)
+                versions.values.pop(node, None)
+        return {**self.nodes}
 
 
 MOST_KEPT_BYTES: Final = 8 << 20
@@ -253,6 +237,8 @@ class RecordedCall:
     """For new outputs: memory that they were computed from and gradients would go to, the numbers
     of buffers of arguments, and the places of other outputs.
     """
+    pasts: dict[BufferSet, BufferSet] = field(default_factory=dict)
+    """The state among them, with what that was computed from, until it changes."""
     expected: Expected | None = field(init=False)
     """The comparison of `state`, `flags` and `side_outputs`; None where nothing is expected."""
     gradients: LeftGradients = field(init=False, default=LeftGradients())
@@ -266,10 +252,22 @@ class RecordedCall:
         """Record of new outputs what they were computed from: a gradient that should go there, and
         ends at a result, is refused. Gradients that are used again keep what was recorded before.
         """
-        for place, (fixed, arguments, others) in self.origins.items():
-            if (node := nodes.get(place)) is not None:
-                found = [*map(given.__getitem__, arguments), *[nodes[p] for p in others]]
-                node._past = fixed | versions.references(found)
+        for (fixed, arguments, others), places in self.places_by_origins.items():
+            if ended := [node for place in places if (node := nodes.get(place)) is not None]:
+                if (past := self.pasts.get(fixed)) is None:
+                    past = self.pasts[fixed] = fixed | history.ended_below(present(fixed))
+                memory = [*map(given.__getitem__, arguments), *map(nodes.__getitem__, others)]
+                past |= versions.references(memory) | history.ended_below(memory)
+                for node in ended:
+                    node._past = past
+
+    @cached_property
+    def places_by_origins(self) -> dict[Origins, list[int]]:
+        """The places of the outputs that were computed from the same."""
+        found: dict[Origins, list[int]] = {}
+        for place, origins in self.origins.items():
+            found.setdefault(origins, []).append(place)
+        return found
 
     @cached_property
     def leaves(self) -> list[Output]:

@@ -109,7 +109,7 @@ class Storage:
                 of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
         if base.op is Op.MULTI:
             of_parts.update({id(part): self for part in buffers_below(base)})
-        if value is not base or base.op is not BUFFER:
+        if is_waiting(value):
             self.wait()
         return self
 
