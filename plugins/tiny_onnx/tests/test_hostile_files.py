@@ -272,6 +272,14 @@ def test_numbers_that_make_a_result_huge_take_no_memory(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
+def test_neighbors_beyond_all_channels_take_no_time() -> None:
+    node = helper.make_node("LRN", ["x"], ["y"], size=2**40)
+    runner = OnnxRunner(model([node], [value("x", [1, 3, 2])], [value("y", [1, 3, 2])]))
+    x = numpy.ones((1, 3, 2), "float32")
+
+    assert numpy.allclose(numpy.asarray(runner(x=x)["y"]), x)
+
+
 def test_work_that_multiplies_itself_is_refused() -> None:
     """Functions that call the one before twice, and loops without an end."""
     opset = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]

@@ -84,14 +84,13 @@ def local_response(call: Call) -> Data:
     """Elements divided by a power of the squares of channels nearby (Krizhevsky et al., 2012)."""
     given, size = call.tensor(0), int(call.get("size"))
     x = widened(given)
-    before, after = (size - 1) // 2, size // 2
-    channels = int(x.shape[1])
-    pairs = [(0, 0)] * x.ndim
-    pairs[1] = (before, after)
-    squares = x.square().pad(tuple(pairs))
+    channels = int(x.shape[1])  # beyond which there is nothing, however large the size
+    near = min(size, 2 * channels)
+    pairs = (0, 0), ((near - 1) // 2, near // 2), *[(0, 0)] * (x.ndim - 2)
+    squares = x.square().pad(pairs)
     bounds = [(0, int(side)) for side in x.shape]
     total = x.zeros_like()
-    for begin in range(size):
+    for begin in range(near):
         bounds[1] = (begin, begin + channels)
         total = total + squares.shrink(tuple(bounds))
     base = call.real("bias", 1.0) + call.real("alpha", 1e-4) / size * total
