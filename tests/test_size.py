@@ -26,9 +26,9 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_187,
     "tinycore/engine": 20_862,
-    "tinycore/lower": 45_615,
+    "tinycore/lower": 45_690,
     "tinycore/lower/steps": 12_814,
-    "tinycore/lower/strategies": 25_360,
+    "tinycore/lower/strategies": 25_450,
     "tinycore/linalg": 7_467,
     "tinycore/nn": 16_205,
     "tinycore/nn/files": 14_610,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 472_993
+SUM: Final = 473_158
 """The budgets of the core together."""
-FLOORS: Final = 435_174
+FLOORS: Final = 435_700
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -155,6 +155,11 @@ class KernelFacts:
             self.strides[key] = coefficient(*key)
         return self.strides[key]
 
+    def is_far(self, access: UOp, loop: UOp, least: int) -> bool:
+        """True if the steps of a loop access ungated addresses a constant `least` apart or more."""
+        stride = self.stride(access, loop)
+        return stride is not None and abs(stride) >= least and len(access.src) == 2
+
     def repeats(self, access: UOp, loop: UOp, lanes: int) -> bool:
         """True if lanes along a loop read few neighboring elements, each for several of them."""
         again = repetition(access.src[1], loop)
@@ -189,12 +194,16 @@ class KernelFacts:
         loops = [r for r in loops if self.stride(access, r) == 1 and r.is_fixed]
         return [r for r in loops if r.extent == stride]
 
-    def footprint(self, loops: list[UOp]) -> int:
-        """The bytes that reductions read in some loops, each access from first to last byte."""
+    def footprint(self, loops: list[UOp], least_reuse: int = 0) -> int:
+        """The bytes that reductions read in some loops, each access from first to last byte.
+
+        Only accesses that are repeated at least `least_reuse` times count.
+        """
         total = 0
         for access in self.loads:
-            start, stop = interval(access.src[1], access.src[1].ranges.difference(loops))
-            total += stop - start
+            if math.prod(r.extent for r in loops if r not in access.ranges) >= least_reuse:
+                start, stop = interval(access.src[1], access.src[1].ranges.difference(loops))
+                total += stop - start
         return total * self.itemsize
 
     @cached_property
