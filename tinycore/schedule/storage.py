@@ -287,7 +287,7 @@ class Storage:
         that are `moves`, or `cuts` where one alone reads it."""
         # `open_` is a cut through all paths from the node upwards, advanced at its lowest member.
         open_ = {node}
-        while True:
+        for _ in range(LONGEST_CHAIN):
             current = min(open_, key=self.position.__getitem__)
             users, is_met = self.users[current], len(open_) == 1
             if is_met:

@@ -1,6 +1,7 @@
 """Kernels that a graph is cut into, and their order."""
 
 import pytest
+from call_counts import calls
 
 from tests.unit.schedule.graphs import (
     assign,
@@ -277,3 +278,14 @@ def test_a_write_to_a_part_reads_the_value_and_not_the_memory() -> None:
     written = assign(memory, UOp(Op.INSERT, memory.dtype, (memory, view, value + value)))
 
     assert KernelGroups(Storage([written]).choose()).reads(written) == [value]
+
+
+def test_values_whose_uses_never_meet_are_decided_in_linear_time() -> None:
+    def decided(steps: int) -> int:
+        """The calls that choose storage for two values, each of which reads both before."""
+        a, b = buffer(4), buffer(4)
+        for _ in range(steps):
+            a, b = a * a + b, a - b
+        return calls(Storage([a, b]).choose)
+
+    assert decided(2400) < 5 * decided(600)
