@@ -176,7 +176,7 @@ def size_of(span: tuple[int, int]) -> int:
 
 def iterations_of(loops: Iterable[UOp]) -> int:
     """The iterations of some loops, the most that there may be."""
-    return math.prod(int(loop.src[0].vmax) for loop in loops)
+    return math.prod(loop.extent for loop in loops)
 
 
 def widen(spans: Spans, number: int, span: tuple[int, int]) -> None:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from tinycore.config import settings
 from tinycore.dtype import DType, Scalar, dtypes
 from tinycore.schedule.kernel import numel, with_shape
-from tinycore.uop.movement import below_movement
+from tinycore.uop.movement import below_movement, moved
 from tinycore.uop.node import UOp, as_scalar, device_node
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike, Shape, is_group, names_of
@@ -34,7 +34,7 @@ def expanded_constant(shape: Shape, dtype: DType, value: Scalar, device: DeviceL
     """A constant expanded to a shape."""
     scalar = UOp(Op.CONST, dtype, (device_node(device),), as_scalar(value, dtype))
     thin = with_shape(scalar, (1,) * len(shape))
-    return thin if thin.shape == shape else UOp(Op.EXPAND, dtype, (thin,), shape)
+    return moved(Op.EXPAND, thin, shape)
 
 
 def with_entry(entries: tuple[Entry, ...], axis: int, entry: Entry) -> tuple[Entry, ...]:
@@ -44,18 +44,14 @@ def with_entry(entries: tuple[Entry, ...], axis: int, entry: Entry) -> tuple[Ent
 
 def narrow(x: UOp, axis: int, start: int, stop: int) -> UOp:
     """The elements from start to stop of one axis."""
-    if (start, stop) == (0, x.shape[axis]):
-        return x
     box = with_entry(tuple([(0, size) for size in x.shape]), axis, (start, stop))
-    return UOp(Op.SHRINK, x.dtype, (x,), box)
+    return moved(Op.SHRINK, x, box)
 
 
 def pad(x: UOp, axis: int, before: int, after: int) -> UOp:
     """The value padded with zeros along one axis."""
-    if not (before or after):
-        return x
     around = with_entry(((0, 0),) * len(x.shape), axis, (before, after))
-    return UOp(Op.PAD, x.dtype, (x,), around)
+    return moved(Op.PAD, x, around)
 
 
 def concatenate(parts: Sequence[UOp], axis: int) -> UOp:

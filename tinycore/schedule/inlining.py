@@ -9,6 +9,7 @@ value is computed at one point, and whether what others read is stored as a whol
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from itertools import permutations
 
@@ -16,7 +17,7 @@ from tinycore.schedule.access import Launch
 from tinycore.schedule.candidates import Memory
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import memory_of, numel, slot
-from tinycore.schedule.partial_writes import is_partial, store, store_at
+from tinycore.schedule.partial_writes import is_partial, loops_over, store, store_at
 from tinycore.schedule.ranges import ZERO, Place, Point, RegionReader, flatten
 from tinycore.uop.affine import digit_size
 from tinycore.uop.node import UOp
@@ -127,7 +128,8 @@ class Inlined(Joined, RegionReader):
                 if is_partial(node) or (point := self.point_for(node)) is None:
                     return None
                 offset = flatten(point, greatest_shape(node.shape))
-                if not covers(offset, numel(node), self.loops):
+                loops = self.loops if varying(point) == varying(loops_over(node)) else ()
+                if not covers(offset, numel(node), loops):
                     return None
                 found[pointer.arg] = store_at(pointer, offset, self.read(node, point))
         return None if self.repeats else found
@@ -146,7 +148,7 @@ class Inlined(Joined, RegionReader):
         before, sizes = dict(self.places), [n for n in greatest_shape(node.shape) if n != 1]
         alike = next((p.point for n, p in before.items() if numel(n) == numel(node)), ())
         for order in permutations([index for index in alike if index is not ZERO]):
-            if [index.vmax + 1 for index in order] != sizes:
+            if [index.extent for index in order] != sizes:
                 continue
             left = iter(order)
             point = tuple([ZERO if n == 1 else next(left) for n in node.shape])
@@ -175,6 +177,12 @@ def simplified(index: UOp) -> UOp:
     return index if index.op is Op.RANGE else rewrite(index, simplify, name="simplify a place")
 
 
+def varying(point: Point) -> Counter[UOp]:
+    """The lengths known at launch only of the loops that a point depends on."""
+    loops = {r for index in point for r in index.ranges}
+    return Counter(loop.src[0] for loop in loops if not loop.is_fixed)
+
+
 def covers(offset: UOp, size: int, loops: Collection[UOp]) -> bool:
     """True if an offset goes through all elements of some memory, each once, by some loops."""
     bases, start = terms_of(simplified(offset))
@@ -182,5 +190,5 @@ def covers(offset: UOp, size: int, loops: Collection[UOp]) -> bool:
     for loop, step in sorted(bases.items(), key=lambda pair: pair[1]):
         if loop not in loops or step != stride:
             return False
-        stride *= int(loop.src[0].vmax)
+        stride *= loop.extent
     return start == 0 and stride == size

@@ -34,7 +34,7 @@ from tests.unit.schedule.chains import (
 from tiny_testing.accelerator import CORRECT
 from tiny_testing.accelerator.device import Rewriter
 from tiny_testing.grading import accelerator
-from tinycore import Context, GlobalCounters, Tensor, TinyJit, dtypes
+from tinycore import Context, GlobalCounters, Tensor, TinyJit, Variable, dtypes
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.dtype import PointerDType
 from tinycore.lower.pipeline import lower
@@ -650,3 +650,24 @@ def test_a_copy_of_what_a_chain_stores_comes_after_it(unit: MatrixUnit) -> None:
 
     assert kinds[:2] == [Op.SINK, Op.COPY]
     numpy.testing.assert_allclose(copied.numpy(), total.numpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("is_cut_late", [False, True])
+def test_a_chain_of_some_rows_stores_no_fold_of_all_rows(is_cut_late: bool) -> None:
+    limits = replace(card_with(HALF), grid_varies=True)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    some = Variable("some", 1, 64).bind(40)
+    with accelerator(parts), Context(VERIFY=1):
+        query, key, value = operands(HALF, *((2, 64, 16),) * 3)
+        query = query if is_cut_late else query[:, :some]
+        scores = query.matmul(key.transpose(-2, -1), dtype=dtypes.float32)
+        top = scores.max(-1, keepdim=True)
+        powers = (scores - top).exp().cast(dtypes.float16)
+        seen = powers[:, :some].matmul(value, dtype=dtypes.float32)
+        before = GlobalCounters.kernel_count
+        Tensor.realize(top, seen)
+        kernels = GlobalCounters.kernel_count - before
+        expected = plain(query) @ numpy.swapaxes(plain(key), -1, -2)
+
+        numpy.testing.assert_allclose(plain(top)[..., 0], expected.max(-1), rtol=1e-5, atol=1e-5)
+        assert (kernels == 1) is not is_cut_late
