@@ -81,14 +81,12 @@ class Launch:
     @cached_property
     def written(self) -> frozenset[int]:
         """The memory it writes; the output of a copy comes first."""
-        is_copy = self.ast.op is Op.COPY
-        return frozenset(self.places[:1]) if is_copy else self.accessed_by(Op.STORE)
+        return frozenset(self.places[:1]) if self.ast.op is Op.COPY else self.accessed_by(Op.STORE)
 
     @cached_property
     def read(self) -> frozenset[int]:
         """The memory it reads."""
-        is_copy = self.ast.op is Op.COPY
-        return frozenset(self.places[1:]) if is_copy else self.accessed_by(Op.LOAD)
+        return frozenset(self.places[1:]) if self.ast.op is Op.COPY else self.accessed_by(Op.LOAD)
 
     def accessed_by(self, op: Op) -> frozenset[int]:
         """The memory of all LOADs, or of all STOREs."""

@@ -229,9 +229,8 @@ class Choice:
     @property
     def is_whole(self) -> bool:
         """True if all scores are in memory at a time in any case."""
-        if self.slopes_read:
-            return self.is_small or self.is_thinned
-        return self.is_small or len(pieces(self.sizes[1], self.width)) == 1
+        is_one_piece = len(pieces(self.sizes[1], self.width)) == 1
+        return self.is_small or (self.is_thinned if self.slopes_read else is_one_piece)
 
     @property
     def width(self) -> int:
@@ -259,6 +258,8 @@ class Choice:
     def by_groups(self, slopes: Sequence[Weighing]) -> Iterator[tuple[UOp, UOp]]:
         """Each group of rows by itself."""
         whole = [*([] if self.mean is None else [self.mean]), *slopes]
+        if not whole:
+            return
         groups = [Choice([part_of(w, rows) for w in whole], is_group=True) for rows in self.groups]
         for group in groups:
             yield from group.changes()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from tests.unit.schedule.chains import HOST, card_with, operands, plain
+from tests.unit.schedule.chains import HALF, HOST, card_with, operands, plain
 from tests.unit.schedule.chains import attention as expected_of
 from tiny_testing.accelerator import CORRECT
 from tiny_testing.accelerator.device import Rewriter
@@ -170,3 +170,22 @@ def test_attention_by_hand_sees_parts_of_keys_at_once(unit: MatrixUnit) -> None:
         assert 2 * 2 * 256 not in stored  # no scores
         expected = expected_of(*map(plain, (query, key, value)))
         numpy.testing.assert_allclose(plain(result), expected, rtol=2e-2, atol=2e-2)
+
+
+def test_gradients_by_one_kernel_each_without_the_result() -> None:
+    """A mask hides keys of some rows, but no product is left that groups of rows would compute."""
+    limits = card_with(HALF)
+    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
+    with accelerator(parts), Context(VERIFY=1):
+        leaves = [x.requires_grad_() for x in operands(HALF, *((1, 64, 16),) * 3)]
+        query, key, value = leaves
+        query.scaled_dot_product_attention(key, value, is_causal=True).sum().backward()
+        found = [plain(x.grad) for x in leaves if x.grad is not None]
+        exact = [x.detach().to(HOST).float().requires_grad_() for x in leaves]
+        query, key, value = exact
+        scores = (query.unsqueeze(-2) * key.unsqueeze(-3)).sum(-1) / 4
+        (causal(scores).softmax(-1).unsqueeze(-1) * value.unsqueeze(-3)).sum().backward()
+
+        for ours, theirs in zip(found, exact, strict=True):
+            assert theirs.grad is not None
+            numpy.testing.assert_allclose(ours, theirs.grad.numpy(), rtol=2e-2, atol=2e-2)
