@@ -1300,3 +1300,26 @@ def test_gradients_that_end_behind_written_memory_are_refused_to_it(is_done: boo
         with pytest.raises(GradientError, match="realize"):
             z.sum().gradient(target)
     assert (z * 5).sum().gradient(z)[0].tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("which", ["slice", "permute", "flip", "reshape"])
+@pytest.mark.parametrize("is_view_named", [False, True])
+def test_a_gradient_ends_at_written_memory_whichever_view_is_realized(
+    which: str, is_view_named: bool
+) -> None:
+    views: dict[str, Callable[[Tensor], Tensor]] = {
+        "slice": lambda t: t[1:3],
+        "permute": lambda t: t.reshape(2, 2).permute(1, 0),
+        "flip": lambda t: t.flip(0),
+        "reshape": lambda t: t.reshape(2, 2),
+    }
+    x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+    whole = x.square()
+    view = views[which](whole)
+    view.assign(view * 3)
+
+    (view if is_view_named else whole).realize()
+
+    for shown in (whole, view):
+        with pytest.raises(GradientError, match="realize"):
+            shown.sum().gradient(x)

@@ -173,10 +173,11 @@ def note_history(
     captured = held_values.scope.ends_gradients
     begun = set() if captured else end_anew(form, replaced)
     for tensor in owners:
-        node = root_of(tensor)
-        base = base_of(node)
+        root = node = root_of(tensor)
+        if (base := source_below(node, NAMED_BY)).op is Op.ASSIGN:
+            node = base  # whose memory all views of it show, whichever is named
         is_data = tensor._requires_grad is False or is_data_written(base) or base in begun
-        if not is_data and node in asked and node in replaced:
+        if not is_data and root in asked and node in replaced:
             memory = graph.differentiable_base(graph.below_own(replaced[node]))
             node = graph.below_own(node) if is_gradient_leaf(node) else node
             if graph.is_buffer(memory) and (origins := history.ended(node, form)):

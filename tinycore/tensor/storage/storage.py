@@ -103,10 +103,9 @@ class Storage:
 
     def enter(self, value: UOp, base: UOp) -> Storage:
         """Enter the tensor under the memory that it shows, or is about to show; returns itself."""
-        if base.op is BUFFER or is_shared(base):
+        if is_shared(base) and storage_at(base) is None:
             key = id(base)
-            if storage_at(base) is None:
-                of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
+            of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
         if base.op is Op.MULTI:
             of_parts.update({id(part): self for part in buffers_below(base)})
         if is_waiting(value):
@@ -217,7 +216,7 @@ def view_of(node: UOp) -> Storage | View:
         return new
     base = base_of_view(node)
     if (storage := storage_at(base)) is None:
-        if base.op is BUFFER or is_shared(base):
+        if is_shared(base):
             value = node if base_of(node) is base else base
         else:
             value = graph.below_own(node)
