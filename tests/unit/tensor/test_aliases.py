@@ -87,3 +87,15 @@ def test_values_are_taken_in_one_way_only() -> None:
     found = [(f.name, len(re.findall(r"\._view = ", f.read_text(encoding="utf-8")))) for f in files]
 
     assert [f for f in found if f[1]] == [("core.py", 2)]  # `_enter` and `_move`
+
+
+def test_a_view_keeps_no_former_version_beside_values_that_several_tensors_show() -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    one, other = x * 2, x * 2
+    one.realize()
+    y, part = other * 3, x[1:]
+    x.assign(x + 1).realize()
+
+    assert part._view.last is None  # type: ignore[union-attr]
+    assert part.tolist() == [3.0]
+    assert y.tolist() == [6.0, 12.0]

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
 BUFFER: Final = Op.BUFFER
+MARKED: Final = WRITTEN | {Op.DETACH}
+"""Ops of nodes at which gradients may end, or go on below memory."""
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes that gradients of one version of memory go through; beyond that they end."""
 FEWEST_DROPPED: Final = 64
@@ -147,13 +149,14 @@ def ended(node: UOp, form: CanonicalGraph) -> BufferSet:
     """The memory that a gradient of a node of a run goes to, or would if not ended, and the values
     that tensors show and that it goes through.
     """
-    shown, known, base = form.shown, versions.values, base_of(node)
-    below = [n for n in reached(node) if base_of(n) is not base]
+    shown, known, base = form.shown, versions.values or (), base_of(node)
+    near = [n for n in reached(node) if n.op in MARKED or n in shown or n in known]
+    below = [n for n in near if base_of(n) is not base]
     through = [n for n in below if n in shown or n.op is Op.DETACH or n in known]
+    written = [n for n in below if n.op is Op.ASSIGN or made_of(n) is not None]
     equal = [base] if base in known else []
     if (value := base_of_view(node)).arg == graph.EQUAL:
         equal = buffers_below(value.src[0])
-    written = [n for n in below if n.op is Op.ASSIGN or made_of(n) is not None]
     found = ended_below([*facts_of_run([node], form).sources[0], *through])
     found |= versions.references(chain.from_iterable(map(buffers_below, written)))
     return found - versions.references(equal)  # a value is computed from no other tensor of it

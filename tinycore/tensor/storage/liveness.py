@@ -145,7 +145,8 @@ def replace_in(
     alone = {s: tensor for s in rest if (tensor := s.alone()) is not None}
     roots = before | {s: tensor.uop for s, tensor in alone.items()}
     found = kept_apart(replaced_in(roots, changed), roots, changed, owners)
-    viewed = [t for s in found for t in s.tensors()] if versions.values else []
+    known = versions.values
+    viewed = [t for s in found for t in s.tensors() if base_of(t.uop) in known] if known else []
     shown = []
     for tensor in viewed:
         node = found[storage := tensor._view.storage]
@@ -157,8 +158,10 @@ def replace_in(
 
 def replaced_in(roots: dict[Storage, UOp], changed: dict[UOp, UOp]) -> dict[Storage, UOp]:
     """The values of storages with nodes replaced, as far as that changes them."""
-    whole = UOp.sink(*candidates_above([*roots.values()], changed))
-    after = dict(zip(whole.src, graph.replace_nodes(whole, changed).src, strict=True))
+    after = {n: changed[n] for n in roots.values() if n in changed}
+    if rest := [n for n in roots.values() if n not in after]:
+        whole = UOp.sink(*candidates_above(rest, changed))
+        after |= zip(whole.src, graph.replace_nodes(whole, changed).src, strict=True)
     return {s: new for s, n in roots.items() if (new := after.get(n, n)) is not n}
 
 
@@ -183,6 +186,12 @@ def kept_apart(
     """The same with memory for one of the storages that get it, an owner's; others, and the graphs
     made of what several showed, keep the value alone: they mean no tensor more than another.
     """
+    if (
+        not versions.values
+        and len(found) == 1
+        and storage_at(base_of_view(*found.values())) is None
+    ):
+        return found  # as mostly
     arrived: dict[UOp, list[Storage]] = {}
     for storage, node in found.items():
         if is_shared(base := base_of_view(node)) and not is_shared(storage.base):
