@@ -30,18 +30,18 @@ BUDGETS: Final = {
     "tinycore/lower/steps": 12_814,
     "tinycore/lower/strategies": 25_450,
     "tinycore/linalg": 7_467,
-    "tinycore/nn": 16_205,
+    "tinycore/nn": 16_390,
     "tinycore/nn/files": 14_610,
-    "tinycore/nn/optim": 8_323,
+    "tinycore/nn/optim": 8_370,
     "tinycore/render": 17_938,
     "tinycore/schedule": 61_223,
     "tinycore/tensor": 13_548,
-    "tinycore/tensor/autograd": 8_589,
+    "tinycore/tensor/autograd": 8_620,
     "tinycore/tensor/capture": 15_383,
     "tinycore/tensor/guards": 7_689,
     "tinycore/tensor/interop": 7_413,
     "tinycore/tensor/methods": 57_389,
-    "tinycore/tensor/storage": 12_025,
+    "tinycore/tensor/storage": 12_100,
     "tinycore/uop": 45_035,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 473_158
+SUM: Final = 473_496
 """The budgets of the core together."""
-FLOORS: Final = 435_700
+FLOORS: Final = 435_806
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -14,8 +14,6 @@ from tinycore.nn.initializers import inverse_root_uniform, positive_sizes, verif
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
 
-Ints = int | tuple[int, ...]
-
 
 class Conv2d:
     """Convolution with learned filters: x (N, C, H, W) -> (N, O, H', W').
@@ -37,10 +35,10 @@ class Conv2d:
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Ints,
-        stride: Ints = 1,
-        padding: Ints | str = 0,
-        dilation: Ints = 1,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
         bias: bool = True,
     ) -> None:
@@ -63,7 +61,7 @@ class Conv2d:
             self.weight, self.bias, self.groups, self.stride, self.dilation, self.padding
         )
 
-    def _padding(self, padding: int | Sequence[int] | str) -> Ints:
+    def _padding(self, padding: int | Sequence[int] | str) -> int | tuple[int, ...]:
         """Padding as `Tensor.conv2d` takes it: per axis, or before and after from the last axis."""
         if not isinstance(padding, str):
             return padding if isinstance(padding, int) else tuple(padding)
@@ -93,11 +91,11 @@ class ConvTranspose2d(Conv2d):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: Ints,
-        stride: Ints = 1,
-        padding: Ints = 0,
-        output_padding: Ints = 0,
-        dilation: Ints = 1,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] = 0,
+        output_padding: int | tuple[int, ...] = 0,
+        dilation: int | tuple[int, ...] = 1,
         groups: int = 1,
         bias: bool = True,
     ) -> None:
@@ -109,7 +107,7 @@ class ConvTranspose2d(Conv2d):
         fan_in = out_channels // groups * math.prod(self.kernel_size)
         self.bias = inverse_root_uniform((out_channels,), fan_in) if bias else None
 
-    def _padding(self, padding: int | Sequence[int] | str) -> Ints:
+    def _padding(self, padding: int | Sequence[int] | str) -> int | tuple[int, ...]:
         """Padding as `Tensor.conv_transpose2d` takes it."""
         if isinstance(padding, str):
             raise ArgumentError(f"a transposed convolution is padded by numbers, not {padding!r}")
@@ -183,5 +181,5 @@ def _check_steps(name: str, values: tuple[int, ...]) -> None:
         raise ArgumentError(f"convolution: {name} must be positive, got {values}")
 
 
-def _per_axis(value: Ints, axes: int) -> tuple[int, ...]:
+def _per_axis(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
     return value if isinstance(value, tuple) else (value,) * axes

@@ -45,7 +45,6 @@ from tinycore.nn.files.safetensors import (
     stated_array,
     write_safetensors,
 )
-from tinycore.nn.files.source import PathLike
 from tinycore.nn.files.torch_archive import SavedTensor, read_archive
 from tinycore.nn.paths import tensors_by_path
 from tinycore.tensor.storage.atomic_writes import atomic_writes
@@ -69,13 +68,10 @@ __all__ = [
     "torch_load",
     "zip_extract",
 ]
-
-Tensors = dict[str, Tensor]
-Values = dict[str, Any]
 __dir__ = __all__.copy
 
 T = TypeVar("T")
-Source: TypeAlias = Tensor | PathLike
+Source: TypeAlias = Tensor | str | os.PathLike[str]
 """A safetensors file: its path, or its bytes as a uint8 tensor."""
 COUNTS = getattr(sys, "_is_gil_enabled", lambda: True)()
 """True if reference counts tell whether others hold a tensor."""
@@ -88,12 +84,14 @@ COUNTS_CALLERS = COUNTS and sys.version_info < (3, 14)
 
 
 @overload
-def get_state_dict(obj: object, prefix: str = "") -> Tensors: ...
+def get_state_dict(obj: object, prefix: str = "") -> dict[str, Tensor]: ...
 @overload
 def get_state_dict(obj: object, prefix: str = "", *, tensor_type: type[T]) -> dict[str, T]: ...
 @overload
 def get_state_dict(obj: object, prefix: str, tensor_type: type[T]) -> dict[str, T]: ...
-def get_state_dict(obj: object, prefix: str = "", tensor_type: type[Any] = Tensor) -> Values:
+def get_state_dict(
+    obj: object, prefix: str = "", tensor_type: type[Any] = Tensor
+) -> dict[str, Any]:
     """Every tensor reachable from `obj`, by its path, in the order in which they are met.
 
     A path joins attribute names, dictionary keys and positions with dots, after `prefix`. Entered
@@ -124,7 +122,7 @@ def get_parameters(obj: object) -> list[Tensor]:
 
 def load_state_dict(
     model: object,
-    state_dict: Tensors,
+    state_dict: dict[str, Tensor],
     strict: bool = True,
     verbose: bool = True,
     consume: bool = False,
@@ -243,7 +241,7 @@ def _enumerated(names: list[str]) -> str:
     return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def safe_load(fn: Source, device: DeviceLike | None = None) -> Tensors:
+def safe_load(fn: Source, device: DeviceLike | None = None) -> dict[str, Tensor]:
     """The tensors of a safetensors file by name, on `device`.
 
     Of a model in several files the index, `model.safetensors.index.json`, is given, and the tensors
@@ -252,7 +250,7 @@ def safe_load(fn: Source, device: DeviceLike | None = None) -> Tensors:
     FileFormatError when a file breaks its format in any way, and OSError when one cannot be read.
     """
 
-    def load(path: Source, names: list[str]) -> Values:
+    def load(path: Source, names: list[str]) -> dict[str, Any]:
         with SafetensorsFile(_source(path)) as file:
             return _safetensors(
                 file, [n for n in names or file.entries if n in file.entries], device
@@ -266,7 +264,7 @@ def _of_all_files(fn: Source, load: Callable[[Source, list[str]], Any]) -> Any:
     if isinstance(fn, Tensor) or not os.fspath(fn).endswith(".json"):
         return load(fn, [])
     index, places = Path(fn), read_index(fn)
-    found: Values = {}
+    found: dict[str, Any] = {}
     for place in dict.fromkeys(places.values()):
         names = [name for name, there in places.items() if there == place]
         there = load(index.with_name(place), names)
@@ -278,9 +276,11 @@ def _of_all_files(fn: Source, load: Callable[[Source, list[str]], Any]) -> Any:
     return {name: found[name] for name in places}
 
 
-def _safetensors(file: SafetensorsFile, names: list[str], device: DeviceLike | None) -> Values:
+def _safetensors(
+    file: SafetensorsFile, names: list[str], device: DeviceLike | None
+) -> dict[str, Any]:
     """Some tensors of a file; an Opaque for one of elements that have no dtype here."""
-    found: Values = {}
+    found: dict[str, Any] = {}
     for name in _shown(names):
         entry = file.entries[name]
         if entry.dtype is None:
@@ -295,7 +295,9 @@ def _shown(names: list[str]) -> Iterator[str]:
     yield from tqdm(names, "reading tensors", leave=False, delay=1.0, disable=None)
 
 
-def folder_load(fn: PathLike, device: DeviceLike | None = None) -> tuple[Values, Tensors]:
+def folder_load(
+    fn: str | os.PathLike[str], device: DeviceLike | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The configuration and the tensors of a folder of Hugging Face: what `config.json` says, and
     the weights in safetensors files, else in those of `torch.save`, in one file or as an index has
     them. Raises OSError where a file is not there, FileFormatError for a damaged one.
@@ -341,7 +343,9 @@ def torch_load(fn: Source, device: DeviceLike | None = None) -> Any:
     return _of_all_files(fn, load)
 
 
-def gguf_load(fn: Source, device: DeviceLike | None = None) -> tuple[Values, Tensors]:
+def gguf_load(
+    fn: Source, device: DeviceLike | None = None
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The metadata and the tensors of a GGUF file, by key and by name.
 
     Tensors are on `device`, in shapes with the innermost axis last. Quantized ones are float32,
@@ -395,7 +399,7 @@ def numpy_load(fn: Source, device: DeviceLike | None = None) -> Any:
             if not _has_dtype(array):
                 raise FileFormatError(f"{source.place}: an array of {array.dtype}, no dtype here")
             return Tensor(array, device=device)
-        found: Values = {}
+        found: dict[str, Any] = {}
         for name, value in read_npz(source):
             if isinstance(value, FileFormatError):
                 found[name] = Opaque(str(value))
@@ -413,7 +417,7 @@ def _has_dtype(array: numpy.ndarray[Any, Any]) -> bool:
 
 def tar_extract(
     fn: Source, device: DeviceLike | None = None, *, names: Collection[str] | None = None
-) -> Tensors:
+) -> dict[str, Tensor]:
     """The files in a tar archive by name, each a tensor of bytes; folders and links are left out.
 
     With `names` only those are read. Raises ArgumentError where one is not there, FileFormatError
@@ -428,7 +432,7 @@ def _members(
     members: Iterator[tuple[str, bytes]],
     device: DeviceLike | None,
     names: Collection[str] | None,
-) -> Tensors:
+) -> dict[str, Tensor]:
     """The members of an archive as tensors of bytes."""
     found = {name: Tensor(content, device=device) for name, content in members}
     if missing := [name for name in names or () if name not in found]:
@@ -438,7 +442,7 @@ def _members(
 
 def zip_extract(
     fn: Source, device: DeviceLike | None = None, *, names: Collection[str] | None = None
-) -> Tensors:
+) -> dict[str, Tensor]:
     """The files in a ZIP archive by name, each a tensor of bytes; folders are left out.
 
     With `names` only those are unpacked. Such a tensor is loaded as a file is, and nothing comes to
@@ -474,7 +478,7 @@ class TensorIO(io.BufferedReader):
         super().__init__(io.BytesIO(t.contiguous().data().cast("B")))
 
 
-def safe_load_metadata(fn: Source) -> tuple[Tensor, int, Values]:
+def safe_load_metadata(fn: Source) -> tuple[Tensor, int, dict[str, Any]]:
     """The bytes of a safetensors file, the position where its data start, and its header.
 
     The header maps each name to `dtype`, `shape` and `data_offsets`, and `__metadata__` to the
@@ -487,8 +491,8 @@ def safe_load_metadata(fn: Source) -> tuple[Tensor, int, Values]:
 
 
 def safe_save(
-    tensors: Tensors,
-    fn: PathLike,
+    tensors: dict[str, Tensor],
+    fn: str | os.PathLike[str],
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
     """Write tensors to a safetensors file, which appears whole or not at all.
@@ -514,7 +518,7 @@ def safe_save(
     write_safetensors(Path(fn), stored, texts, true_dtypes=true_dtypes)
 
 
-def save_checkpoint(fn: PathLike, state: object, step: int = 0) -> None:
+def save_checkpoint(fn: str | os.PathLike[str], state: object, step: int = 0) -> None:
     """Write all that a training resumes from to a safetensors file: the tensors of `state`, such as
     `{"model": net, "optimizer": optimizer, "schedule": schedule}`, the position of the stream of
     random numbers, and the number of the step.
@@ -530,7 +534,7 @@ def save_checkpoint(fn: PathLike, state: object, step: int = 0) -> None:
     new.replace(path)
 
 
-def load_checkpoint(fn: PathLike, state: object) -> int:
+def load_checkpoint(fn: str | os.PathLike[str], state: object) -> int:
     """Give the tensors of `state` the values of a checkpoint, and the stream of random numbers its
     position; returns the number of the step. The next steps are those that would have come.
 

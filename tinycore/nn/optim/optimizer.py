@@ -26,8 +26,6 @@ from tinycore.uop.shape import DeviceLike
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]
 
-Tensors = list[Tensor]
-
 
 OF_TORCH: Final = {
     "lr": "group[i].lr, each optimizer's own; group.rates lists them",
@@ -54,8 +52,8 @@ class Optimizer:
     a negative rate.
     """
 
-    params: Tensors
-    buffers: Tensors
+    params: list[Tensor]
+    buffers: list[Tensor]
 
     __repr__ = described
 
@@ -109,7 +107,7 @@ class Optimizer:
             raise unknown_name(type(self).__name__, name, OF_TORCH, known)
 
     @property
-    def rates(self) -> Tensors:
+    def rates(self) -> list[Tensor]:
         """All learning rates, for schedulers."""
         return [self.lr]
 
@@ -131,7 +129,7 @@ class Optimizer:
         """
         Tensor.realize(*self.schedule_step())
 
-    def schedule_step(self, proceed: Tensor | None = None) -> Tensors:
+    def schedule_step(self, proceed: Tensor | None = None) -> list[Tensor]:
         """Assign the changed parameters and state, and return all that must be realized.
 
         Whatever ends it, all are assigned or none. Parameters without a gradient, and their state,
@@ -142,7 +140,7 @@ class Optimizer:
         with atomic_writes(lambda: [*self.params, *get_parameters(self)]):
             return self._assigned(proceed)
 
-    def _assigned(self, proceed: Tensor | None) -> Tensors:
+    def _assigned(self, proceed: Tensor | None) -> list[Tensor]:
         """`schedule_step`, which ends half-way where it raises."""
         if not settings.TRAINING:
             raise GradientError(
@@ -162,8 +160,8 @@ class Optimizer:
         return [*keep.assigned, *self.params, *self.buffers]
 
     def _updates(
-        self, places: list[int], params: Tensors, gradients: Tensors, keep: Keep
-    ) -> Tensors:
+        self, places: list[int], params: list[Tensor], gradients: list[Tensor], keep: Keep
+    ) -> list[Tensor]:
         """Amounts to subtract from each parameter; state is assigned through `keep`.
 
         `places` says which of each kind of state belongs to it.
@@ -190,7 +188,7 @@ class Optimizer:
         """The tensor where the state lives, and precise enough to add small steps to."""
         return tensor.to(self.device).cast(least_upper_dtype(tensor.dtype, dtypes.float32))
 
-    def _joined(self, tensors: Tensors) -> Tensors:
+    def _joined(self, tensors: list[Tensor]) -> list[Tensor]:
         """The tensors that `_updates` works on, or all of them joined in one."""
         if not self.fused:
             return tensors
@@ -198,7 +196,7 @@ class Optimizer:
         # in memory of its own: every parameter's new value is computed from all the old ones
         return [first.cat(*others).contiguous()]
 
-    def _parted(self, updates: Tensors) -> Tensors:
+    def _parted(self, updates: list[Tensor]) -> list[Tensor]:
         """The update of each parameter again."""
         if not self.fused:
             return updates
@@ -215,7 +213,7 @@ class Optimizer:
         made = Tensor.full((1,), value, dtype=dtype, device=self.device)
         return made.contiguous().realize().is_param_(False)
 
-    def _zeros(self) -> Tensors:
+    def _zeros(self) -> list[Tensor]:
         """State of the shape of each parameter."""
         shaped = self._joined([self._wide(param) for param in self.params])
         made = [Tensor.zeros_like(like).contiguous() for like in shaped]
@@ -234,7 +232,7 @@ class Keep:
 
     def __init__(self, proceed: Tensor | None) -> None:
         self.proceed = proceed
-        self.assigned: Tensors = []
+        self.assigned: list[Tensor] = []
 
     def unless_stopped(self, old: Tensor, new: Tensor) -> Tensor:
         """The new value, or where the step is stopped the old one."""
@@ -259,7 +257,7 @@ def _without_parameters(given: int) -> str:
     )
 
 
-def _distinct(tensors: Iterable[Tensor]) -> Tensors:
+def _distinct(tensors: Iterable[Tensor]) -> list[Tensor]:
     """The tensors without repetition. Raises ArgumentTypeError for what is no tensor."""
     found: list[Any] = list({id(tensor): tensor for tensor in tensors}.values())
     for number, tensor in enumerate(found):
@@ -296,7 +294,7 @@ class OptimizerGroup(Optimizer):
         self.buffers = _distinct(buffer for optimizer in optimizers for buffer in optimizer.buffers)
 
     @property
-    def rates(self) -> Tensors:
+    def rates(self) -> list[Tensor]:
         """All learning rates, for schedulers."""
         return [rate for optimizer in self.optimizers for rate in optimizer.rates]
 
@@ -313,7 +311,7 @@ class OptimizerGroup(Optimizer):
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none)
 
-    def _assigned(self, proceed: Tensor | None) -> Tensors:
+    def _assigned(self, proceed: Tensor | None) -> list[Tensor]:
         """Tensors that the steps of all optimizers must realize. Raises as theirs do."""
         steps = [optimizer.schedule_step(proceed) for optimizer in self.optimizers]
         return _distinct(tensor for step in steps for tensor in step)

@@ -74,7 +74,7 @@ class Joining(Movement):
 
     def pad(
         self,
-        padding: Sequence[int] | Sequence[Pair | None],
+        padding: Sequence[int] | Sequence[tuple[int, int] | None],
         mode: PadMode = "constant",
         value: Scalar = 0.0,
     ) -> Self:
