@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import collections
 import datetime
+import gzip
 import io
 import json
 import os
@@ -349,6 +350,18 @@ def test_files_in_archives(tmp_path: Path) -> None:
     for extract in (tar_extract, zip_extract):
         with pytest.raises(FileFormatError, match="archive"):
             extract(tmp_path / "a")
+
+
+def test_a_changed_byte_in_a_packed_tar_is_told(tmp_path: Path) -> None:
+    """The checksum of a gzip file comes after the end of the archive in it."""
+    (tmp_path / "a").write_bytes(b"content of a")
+    with tarfile.open(tmp_path / "x", "w") as archive:
+        archive.add(tmp_path / "a", "a")
+    packed = gzip.compress((tmp_path / "x").read_bytes(), 0)  # not compressed
+    assert packed.count(b"content of a") == 1
+
+    with pytest.raises(FileFormatError, match="CRC check fa"):
+        tar_extract(Tensor(packed.replace(b"content of a", b"content of b")))
 
 
 @pytest.mark.parametrize("kind", ["tar", "zip"])

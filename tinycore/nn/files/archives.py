@@ -73,6 +73,8 @@ def tar_members(source: Source, names: Container[str] | None = None) -> Iterator
                 file = archive.extractfile(member) if is_asked else None
                 if file is not None:
                     yield member.name, read_member(file, member, budget)
+        while metered.read(UNPACKED_PIECE):
+            pass  # the checksum of what was unpacked comes after the end of the archive
 
 
 def read_member(file: IO[bytes], member: tarfile.TarInfo, budget: Budget) -> bytes:
