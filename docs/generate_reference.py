@@ -168,7 +168,7 @@ NN: Final = {
         "Learning-rate schedules, from step to step.",
     ),
     "state": (nn.state, "nn.state", "State: names, files, archives."),
-    "datasets": (nn.datasets, "nn.datasets", "Datasets, downloaded once."),
+    "datasets": (nn.datasets, "nn.datasets", "Datasets, from files or a server."),
 }
 """Modules whose `__all__` is listed whole."""
 
