@@ -95,7 +95,7 @@ def refusal_of_chain(
 ) -> str | None:
     """Why a device does not fuse a chain of products; None if it does.
 
-    `sizes` are the fields of `Sizes`. After a refusal the frontend divides attention into blocks.
+    `sizes` are the fields of `Sizes`. After a refusal `attention.py` divides attention into pieces.
     Few rows (`is_few`), as in decoding, require asynchronous copies: without them a subgroup waits
     for each block of keys and values, and separate products read memory faster. The columns of
     results are divided among at most `most_parts` groups. If it `is_masked`, something in memory is

@@ -5,8 +5,8 @@ quotients reads. If their folds replace the loads, one kernel remains: the threa
 row that they hold, and store it (`lower/strategies/grid_rows.py`). `row_fusion.py` does the same
 for devices that run loops, strip by strip.
 
-Legality is a question of addresses alone (`inlining.py`): each fold is one element for each step of
-the loops over rows, and is read in the step in which it is computed. Profitability is a question of
+Legality is asked of the values of all kernels, read as one nest (`inlining.py`): each fold is
+computed at one point, which depends on the loops over rows alone. Profitability is a question of
 bytes: one kernel fewer is one pass over memory fewer, but a row is then folded by a single unit of
 the device.
 See docs/floors/schedule.md.
