@@ -30,7 +30,7 @@ BUDGETS: Final = {
     "tinycore/lower/steps": 12_814,
     "tinycore/lower/strategies": 25_450,
     "tinycore/linalg": 7_467,
-    "tinycore/nn": 16_762,
+    "tinycore/nn": 16_763,
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_370,
     "tinycore/render": 17_938,
@@ -60,7 +60,7 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 473_877
+SUM: Final = 473_878
 """The budgets of the core together."""
 FLOORS: Final = 435_806
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""

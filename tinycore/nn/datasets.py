@@ -6,6 +6,7 @@ names a URL, and a download must have the digest that is published for it.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -91,7 +92,7 @@ def mnist(
     device: DeviceLike | None = None,
     fashion: bool = False,
     *,
-    path: PathLike | None = None,
+    path: str | os.PathLike[str] | None = None,
     url: str | None = None,
 ) -> Split:
     """MNIST, or Fashion-MNIST, from the four idx-ubyte files in a folder, or from a server.
@@ -123,7 +124,7 @@ def mnist(
 def cifar(
     device: DeviceLike | None = None,
     *,
-    path: PathLike | None = None,
+    path: str | os.PathLike[str] | None = None,
     url: str | None = None,
 ) -> Split:
     """CIFAR-10 from the archive of its binary version, `cifar-10-binary.tar.gz`, without pickle.
@@ -188,7 +189,7 @@ def _find(name: str, parts: tuple[str, ...], path: PathLike | None, url: str | N
     files = [_place(folder, part) for part in parts]
     missing = ", ".join(file.name for file in files if not file.is_file())
     advice = f"Put {missing} into {folder}, {_HOW_TO_GET[name]}"
-    if missing and url is None:
+    if missing and not url:
         raise ArgumentError(f"no {name} in {folder}: files are missing. {advice}")
     try:
         return [
