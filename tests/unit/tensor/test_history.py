@@ -1323,3 +1323,21 @@ def test_a_gradient_ends_at_written_memory_whichever_view_is_realized(
     for shown in (whole, view):
         with pytest.raises(GradientError, match="realize"):
             shown.sum().gradient(x)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_reading_keeps_the_gradient_to_a_value_of_detached_memory(is_read: bool) -> None:
+    memory = Tensor([1.0, 2.0]).realize()
+    detached = memory.detach()
+    double = detached * 2
+    square = double * double
+    memory.assign(double + 1)
+    if is_read:  # which computes all three
+        detached.tolist()
+
+    assert (square * 3).sum().gradient(double)[0].tolist() == [12.0, 24.0]
+    if is_read:
+        with pytest.raises(GradientError, match="ended"):
+            memory.sum().gradient(double)
+    else:
+        assert memory.sum().gradient(double)[0].tolist() == [1.0, 1.0]

@@ -83,8 +83,7 @@ def still_there(memory: UOp) -> list[UOp]:
 
 def present(homes: BufferSet) -> list[UOp]:
     """The memory with some homes, in its present versions, and the nodes of values and tensors."""
-    living = [home for reference in homes if (home := reference()) is not None]
-    return [node for home in living for node in home.present()]
+    return [node for home in versions.living(homes) for node in home.present()]
 
 
 def ended_at(memory: UOp) -> BufferSet:

@@ -95,9 +95,9 @@ def done(writes: Iterable[UOp]) -> dict[UOp, UOp]:
 def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     """Keep the nodes of a run that stay differentiable, each by the memory with its value.
 
-    A write whose gradient goes to its own former content alone is left out,
-    unless that has a graph: else a counter that is read again and again would keep all its
-    former values.
+    A value that no gradient of memory flows through is differentiated by another of the run that it
+    was made of. A write whose gradient goes to its own former content alone is left out, unless
+    that has a graph: else a counter that is read again and again would keep all its former values.
     """
     if not any(dtypes.is_float(node.dtype) for node in values):
         return
@@ -110,9 +110,12 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
         found = []
         for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
             own = origin(node) if node.op is Op.ASSIGN else None
-            if has_source(below, own):
-                inner = {nodes[number]: memory[number] for number in facts.inner[place]}
-                found.append((memory[place], Made(node, tuple(below), inner, reads, size)))
+            inner = {nodes[number]: memory[number] for number in facts.inner[place]}
+            made = Made(node, tuple(below), inner, reads, size)
+            if has_source(below, own) or (own is None and inner):
+                found.append((memory[place], made))
+            elif inner:
+                end_at(memory[place], ended(node, form))
         for each, made in found:
             if size > MOST_HISTORY_NODES or each.op is Op.MULTI:  # then its parts know the ends
                 end_at(each, ended_below(made.sources))

@@ -11,13 +11,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage.held_values import escaped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
+
+T = TypeVar("T")
+
+
+def living(references: Iterable[weakref.ref[T]]) -> list[T]:
+    """The living objects of some weak references."""
+    return [found for reference in references if (found := reference()) is not None]
 
 
 class Home:
@@ -34,7 +41,7 @@ class Home:
 
     def present(self) -> list[UOp]:
         """The living nodes among those, and memory."""
-        return [node for r in (*self.nodes, *self.memory) if (node := r()) is not None]
+        return living([*self.nodes, *self.memory])
 
 
 homes: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
@@ -66,8 +73,7 @@ def move(value: UOp, other: UOp) -> None:
 def known_as(value: UOp) -> list[UOp]:
     """The nodes by which graphs know the value of a node, which may be among them."""
     known = values.get(value)
-    nodes = [] if known is None else known.nodes
-    return [node for reference in nodes if (node := reference()) is not None]
+    return [] if known is None else living(known.nodes)
 
 
 def references(memory: Iterable[UOp]) -> frozenset[weakref.ref[Home]]:

@@ -92,7 +92,7 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
         base = base_of_view(storage.value)
         return base in bases or base.op in WRITTEN or storage.is_owned
 
-    known = [n for r in versions.values.keyrefs() if (n := r()) is not None]
+    known = versions.living(versions.values.keyrefs())
     found = tensors_over([*map(origin, nodes), *known], may_be)
     return [t for t in found if equal(t) or before(t._shown)]
 
