@@ -1341,3 +1341,20 @@ def test_reading_keeps_the_gradient_to_a_value_of_detached_memory(is_read: bool)
             memory.sum().gradient(double)
     else:
         assert memory.sum().gradient(double)[0].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_reading_a_loss_that_does_a_write_changes_no_gradient(is_read: bool) -> None:
+    memory, computed = Tensor([1.0, 1.0, 1.0]).realize(), Tensor([1.0, 1.0, 1.0]).sin().realize()
+    losses = []
+    for x in (memory, computed):
+        before = x * 2
+        part = x.detach()[1:] if x is memory else x[1:]
+        part.assign(part * 3)
+        losses.append((x * 5).sum() + (before * 7).sum())
+        if is_read:
+            losses[-1].item()
+
+    assert losses[0].gradient(memory)[0].tolist() == [5.0, 5.0, 5.0]
+    assert losses[1].gradient(computed)[0].tolist() == [5.0, 5.0, 5.0]
+    assert (losses[0] + memory.sum()).gradient(memory)[0].tolist() == [6.0, 6.0, 6.0]

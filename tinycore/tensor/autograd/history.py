@@ -244,6 +244,7 @@ def parts_in(
     """
     versions_at: defaultdict[object, list[UOp]] = defaultdict(list)  # and nodes of one tensor
     homes: dict[UOp, object] = {}
+    done = {memory(): n for n in below if type(memory := n._memory) is weakref.ref}
     for node in below:
         if node.op in WRITTEN:
             made = made_of(node)
@@ -258,10 +259,12 @@ def parts_in(
         base, whole = base_of(node), view.storage.value
         if base.op is Op.OWN:
             return versions_at[base.arg]
-        known = [graph.reshape(n, whole.shape) for n in versions.known_as(base_of(whole))]
+        value = base_of(whole)
+        known = [done.get(value, value), *versions.known_as(value)]
         if (made := made_of(base)) is not None and made.node in below:
             node = base_of(made.node)  # whose uses those of a RESHAPE of it are, too
-        return [n for n in dict.fromkeys((node, *map(view.over, known))) if n in below]
+        views = [view.over(graph.reshape(n, whole.shape)) for n in known]
+        return [n for n in dict.fromkeys((node, *views)) if n in below]
 
     def before(node: UOp) -> list[UOp]:
         base = base_of(node)
