@@ -1358,3 +1358,24 @@ def test_reading_a_loss_that_does_a_write_changes_no_gradient(is_read: bool) -> 
     assert losses[0].gradient(memory)[0].tolist() == [5.0, 5.0, 5.0]
     assert losses[1].gradient(computed)[0].tolist() == [5.0, 5.0, 5.0]
     assert (losses[0] + memory.sum()).gradient(memory)[0].tolist() == [6.0, 6.0, 6.0]
+
+
+def test_a_step_looks_at_the_graphs_of_no_former_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that is written in a loop knows all steps before; each is gone through once."""
+    seen: list[UOp] = []
+
+    def noted(node: UOp) -> bool:
+        seen.append(node)
+        return passes_gradient(node)
+
+    monkeypatch.setattr(gradient_sources, "passes_gradient", noted)
+    cache, x = Tensor.zeros(3, 2).contiguous().realize(), Tensor([1.0, 2.0]).realize()
+    counts = []
+    for step in range(9):
+        seen.clear()
+        place = step % 3
+        cache[place : place + 1] = (x * step + cache.sum(0)).exp().log().reshape(1, 2)
+        (cache.sum() * 2).realize()
+        counts.append(len(seen))
+
+    assert counts[3:] == counts[3:4] * 6, counts

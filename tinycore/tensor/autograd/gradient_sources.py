@@ -6,7 +6,7 @@ Floor 5. Memory may know the node that it was computed by (`Made`), through whic
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Final
 
 from tinycore.tensor import graph
@@ -23,6 +23,8 @@ NO_SOURCES: Final[frozenset[UOp]] = frozenset()
 BufferSet = frozenset[weakref.ref[Home]]
 """Memory, and identities of tensors, that are not kept alive by it."""
 NOBODY: Final[BufferSet] = frozenset()
+Walked = dict[UOp, frozenset[UOp]]
+"""Nodes below each node, as far as a walk has found them."""
 
 
 def reached(root: UOp) -> list[UOp]:
@@ -32,13 +34,46 @@ def reached(root: UOp) -> list[UOp]:
     found = {root: None}
     stack = [root]
     while stack:
-        node = stack.pop()
-        if made_of(node) is not None or passes_gradient(node):
-            below = node.src[1:] if node.op is ASSIGN else sources_of(node)
-            new = [n for n in below if n not in found]
-            found.update(dict.fromkeys(new))
-            stack += new
+        new = [n for n in next_to(stack.pop()) if n not in found]
+        found.update(dict.fromkeys(new))
+        stack += new
     return list(found)
+
+
+def next_to(node: UOp) -> tuple[UOp, ...]:
+    """The nodes that a gradient goes on to from a node."""
+    if made_of(node) is None and not passes_gradient(node):
+        return ()
+    return node.src[1:] if node.op is ASSIGN else sources_of(node)
+
+
+ENDING: Final = frozenset({Op.ASSIGN, Op.DETACH})
+"""Ops of nodes at which gradients may end."""
+
+
+def marked_below(root: UOp, told: Container[UOp], found: Walked) -> frozenset[UOp]:
+    """The nodes that a gradient of a node reaches, and where it may end, goes on below memory, or
+    of which is to be `told`; not those below memory. `found` are the answers so far, as the nodes
+    of a run share their graphs.
+    """
+    opened: dict[UOp, tuple[UOp, ...]] = {}
+    marks: set[UOp] = set()
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if (below := opened.get(node)) is None:
+            below = ()
+            if (is_made := made_of(node) is not None) or node.op in ENDING or node in told:
+                marks.add(node)
+            if not is_made and passes_gradient(node):
+                below = node.src[1:] if node.op is ASSIGN else node.src
+            opened[node] = below
+            if new := [n for n in below if n not in found]:
+                stack += new
+                continue
+        marked = union([found[n] for n in below]) if below else NO_SOURCES
+        found[stack.pop()] = marked | {node} if node in marks else marked
+    return found[root]
 
 
 def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:

@@ -21,11 +21,14 @@ from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import is_data_written
 from tinycore.tensor.autograd.gradient_sources import (
+    ENDING,
     NOBODY,
     BufferSet,
+    Walked,
     end_at,
     ended_at,
     is_filled,
+    marked_below,
     origin,
     reached,
     sources_at,
@@ -36,7 +39,7 @@ from tinycore.tensor.autograd.past import Made, made_of
 from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, is_gradient_leaf, ordered
+from tinycore.uop.node import UOp, candidates_above, is_gradient_leaf, ordered
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -44,8 +47,6 @@ if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
 BUFFER: Final = Op.BUFFER
-MARKED: Final = WRITTEN | {Op.DETACH}
-"""Ops of nodes at which gradients may end, or go on below memory."""
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes that gradients of one version of memory go through; beyond that they end."""
 FEWEST_DROPPED: Final = 64
@@ -106,16 +107,16 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
         facts = facts_of_run([*values], form)
         nodes, memory = [*values], [*values.values()]
         size = facts.size + longest_past(form, memory)
-        reads = read_by(form)
+        reads, ends = read_by(form), Ends(form)
         found = []
         for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
             own = origin(node) if node.op is Op.ASSIGN else None
             inner = {nodes[number]: memory[number] for number in facts.inner[place]}
-            made = Made(node, tuple(below), inner, reads, size)
+            made = Made(node, tuple(below), inner, reads, size, [])
             if has_source(below, own) or (own is None and inner):
                 found.append((memory[place], made))
             elif inner:
-                end_at(memory[place], ended(node, form))
+                end_at(memory[place], ends.at(node))
         for each, made in found:
             if size > MOST_HISTORY_NODES or each.op is Op.MULTI:  # then its parts know the ends
                 end_at(each, ended_below(made.sources))
@@ -148,29 +149,59 @@ def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
 # --- gradients that realize() ended
 
 
-def ended(node: UOp, form: CanonicalGraph) -> BufferSet:
-    """The memory that a gradient of a node of a run goes to, or would if not ended, and the values
-    that tensors show and that it goes through.
+class Ends:
+    """Ends of the gradients of a run's nodes. One walk for all of them: of past runs each is gone
+    through once, and then known by its marks.
     """
-    shown, known, base = form.shown, versions.values or (), base_of(node)
-    near = [n for n in reached(node) if n.op in MARKED or n in shown or n in known]
-    below = [n for n in near if base_of(n) is not base]
-    through = [n for n in below if n in shown or n.op is Op.DETACH or n in known]
-    written = [n for n in below if n.op is Op.ASSIGN or made_of(n) is not None]
-    equal = [base] if base in known else []
-    if (value := base_of_view(node)).arg == graph.EQUAL:
-        equal = buffers_below(value.src[0])
-    found = ended_below([*facts_of_run([node], form).sources[0], *through])
-    found |= versions.references(chain.from_iterable(map(buffers_below, written)))
-    return found - versions.references(equal)  # a value is computed from no other tensor of it
+
+    def __init__(self, form: CanonicalGraph) -> None:
+        self.form = form
+        self.told = {*form.shown, *[n for n in versions.values or () if n.op not in ENDING]}
+        """Nodes whose tensors shall be told of, apart from those that are marked anyway."""
+        self.near: Walked = {}
+        self.past: Walked = {}
+
+    def at(self, node: UOp) -> BufferSet:
+        """The memory that a gradient of a node goes to, or would if not ended, and the values that
+        tensors show and that it goes through.
+        """
+        base = base_of(node)
+        below = [n for n in self.marked(node) if base_of(n) is not base]
+        through = [n for n in below if n.op is Op.DETACH or n in self.told]
+        equal = [base] if base in versions.values else []
+        if (value := base_of_view(node)).arg == graph.EQUAL:
+            equal = buffers_below(value.src[0])
+        written = [n for n in below if n.op is Op.ASSIGN or made_of(n) is not None]
+        found = ended_below([*facts_of_run([node], self.form).sources[0], *through])
+        found |= versions.references(chain.from_iterable(map(buffers_below, written)))
+        return found - versions.references(equal)  # a value is computed from no other tensor of it
+
+    def marked(self, node: UOp) -> set[UOp]:
+        """The marked nodes that a gradient of a node reaches, also below memory."""
+        found = {*marked_below(node, self.told, self.near)}
+        roots: list[UOp] = []
+        stack = [*found]
+        while stack:
+            if (made := made_of(stack.pop())) is not None:
+                if not made.marks:
+                    made.marks.append(marked_below(made.node, (), self.past))
+                roots.append(made.node)
+                new = made.marks[0] - found
+                found |= new
+                stack += new
+        if roots and (others := self.told - {node, base_of(node)}):  # few runs have any
+            for root in candidates_above(roots, others):
+                found |= marked_below(root, self.told, self.near)
+        return found
 
 
 def end(replaced: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     """Record that the gradients of nodes end at the memory that kernels write for them."""
+    ends = Ends(form)
     with lock:
         for node, new in replaced.items():
             base = graph.differentiable_base(new)
-            if is_filled(base) and (found := ended(node, form)):
+            if is_filled(base) and (found := ends.at(node)):
                 end_at(origin(base), found)
 
 

@@ -26,6 +26,8 @@ class Made(NamedTuple):
     """Sources of the run: what it read, and what the values held for it were read from."""
     size: int
     """A bound on the nodes in the graph, and those by which what it reads was computed."""
+    marks: list[frozenset[UOp]]
+    """Once somebody asked: the nodes of the graph at which gradients end or go on below memory."""
 
 
 def made_of(memory: UOp) -> Made | None:

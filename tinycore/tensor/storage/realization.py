@@ -171,7 +171,8 @@ def note_history(
     if form.assigned:
         history.mark_done(form.assigned, replaced)
     captured = held_values.scope.ends_gradients
-    begun = set() if captured else end_anew(form, replaced)
+    ends = history.Ends(form)
+    begun = set() if captured else end_anew(form, replaced, ends)
     for tensor in owners:
         root = node = root_of(tensor)
         if (base := source_below(node, NAMED_BY)).op is Op.ASSIGN:
@@ -180,18 +181,18 @@ def note_history(
         if not is_data and root in asked and node in replaced:
             memory = graph.differentiable_base(graph.below_own(replaced[node]))
             node = graph.below_own(node) if is_gradient_leaf(node) else node
-            if graph.is_buffer(memory) and (origins := history.ended(node, form)):
+            if graph.is_buffer(memory) and (origins := ends.at(node)):
                 end_at(memory, origins, tensor._view.owned)
     kept = differentiable(form, replaced, asked)
     if captured:
         for node, memory in kept.items():
-            if node.op is not Op.ASSIGN and (origins := history.ended(node, form)):
+            if node.op is not Op.ASSIGN and (origins := ends.at(node)):
                 end_at(memory, origins)
     elif kept:
         history.record(kept, form)
 
 
-def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
+def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp], ends: history.Ends) -> set[UOp]:
     """Record what the values that were written were computed from, and return these: a version of
     memory begins with what gradients ended at in the one before.
     """
@@ -199,7 +200,7 @@ def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp]) -> set[UOp]:
     for node in form.assigned:
         memory = graph.differentiable_base(replaced.get(node, node))
         if graph.is_buffer(memory) and any(map(ended_at, buffers_below(memory))):
-            end_at(memory, history.ended(node, form))
+            end_at(memory, ends.at(node))
             found.add(node)
     return found
 
