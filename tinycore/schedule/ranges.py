@@ -140,7 +140,7 @@ def padded(node: UOp, point: Point) -> Moved:
     valid: UOp | None = None
     for index, size, (before, after) in zip(point, node.src[0].shape, node.arg, strict=True):
         moved = index - before if before else index
-        inner.append(moved)
+        inner.append(ZERO if size == 1 else moved)
         if before:
             valid = both(valid, moved >= 0)
         if after:

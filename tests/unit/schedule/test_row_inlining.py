@@ -192,3 +192,16 @@ def test_sums_of_arguments_are_joined_without_those_of_weights(card: Limits) -> 
     (item,) = pruned.captured.items
     folds = [n for n in item.runner.ast.toposort() if n.op is Op.REDUCE]  # type: ignore[attr-defined]
     assert len(folds) == 3  # two of the softmax of x, and its sum
+
+
+def test_a_fold_beside_zeros_is_computed_at_one_point(card: Limits) -> None:
+    """The one element of an axis that is padded has no other index than 0."""
+
+    def beside(x: Tensor) -> Tensor:
+        return x.logsumexp(-1, keepdim=True).pad(((0, 0), (1, 2)))
+
+    x = numbers(40, 64)
+    result = beside(Tensor(x, device="CARD").realize())
+
+    assert launches(result) == 1
+    numpy.testing.assert_allclose(result.numpy(), beside(Tensor(x, device="PYTHON")).numpy(), 1e-6)
