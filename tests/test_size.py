@@ -36,7 +36,7 @@ BUDGETS: Final = {
     "tinycore/render": 17_938,
     "tinycore/schedule": 61_223,
     "tinycore/tensor": 13_548,
-    "tinycore/tensor/autograd": 9_170,
+    "tinycore/tensor/autograd": 9_200,
     "tinycore/tensor/capture": 15_375,
     "tinycore/tensor/guards": 7_689,
     "tinycore/tensor/interop": 7_399,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_396
+SUM: Final = 474_426
 """The budgets of the core together."""
-FLOORS: Final = 436_324
+FLOORS: Final = 436_354
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -172,7 +172,7 @@ class Ends:
         if (value := base_of_view(node)).arg == graph.EQUAL:
             equal = buffers_below(value.src[0])
         written = [n for n in below if n.op is Op.ASSIGN or made_of(n) is not None]
-        found = ended_below([*facts_of_run([node], self.form).sources[0], *through])
+        found = ended_below([*sources_of_run(node, self.form), *through])
         found |= versions.references(chain.from_iterable(map(buffers_below, written)))
         return found - versions.references(equal)  # a value is computed from no other tensor of it
 
@@ -396,6 +396,13 @@ def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
     known = canonical_facts(tuple([form.nodes[n] for n in nodes]))
     sources = [sources_bound(found, form) for found in known.sources]
     return GraphFacts(sources, known.inner, known.size)
+
+
+def sources_of_run(node: UOp, form: CanonicalGraph) -> Iterable[UOp]:
+    """The sources of a node of a run alone."""
+    if form.cached or form.calls:
+        return sources_below([node])[node]
+    return facts_of_run([node], form).sources[0]
 
 
 def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
