@@ -42,7 +42,7 @@ BUDGETS: Final = {
     "tinycore/tensor/interop": 7_399,
     "tinycore/tensor/methods": 57_389,
     "tinycore/tensor/storage": 12_110,
-    "tinycore/uop": 45_035,
+    "tinycore/uop": 45_080,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_426
+SUM: Final = 474_471
 """The budgets of the core together."""
-FLOORS: Final = 436_354
+FLOORS: Final = 436_399
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -543,8 +543,11 @@ def candidates_above(roots: Sequence[UOp], nodes: Collection[UOp]) -> Sequence[U
     """The roots without those that have none of some nodes in their graphs, as far as their Bloom
     filters tell; all roots if there are few for each node, as a walk is quicker then.
     """
-    if 4 * len(nodes) >= len(roots):
-        return roots
+    return roots if 4 * len(nodes) >= len(roots) else likely_above(roots, nodes)
+
+
+def likely_above(roots: Sequence[UOp], nodes: Collection[UOp]) -> list[UOp]:
+    """The roots that may have some of the nodes in their graphs, as Bloom filters tell."""
     UOp.sink(*roots, *nodes).derive("_bloom", bloom)
     return [r for r in roots if any(n._bloom & ~r._bloom == 0 for n in nodes)]
 

@@ -19,7 +19,7 @@ from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
 from tinycore.tensor import graph
-from tinycore.tensor.autograd import gradient_sources, history
+from tinycore.tensor.autograd import gradient_sources, history, versions
 from tinycore.tensor.autograd.grad import passes_gradient
 from tinycore.tensor.autograd.gradient_sources import ended_at, sources_at
 from tinycore.tensor.autograd.history import facts_of
@@ -1369,6 +1369,7 @@ def test_a_step_looks_at_the_graphs_of_no_former_steps(monkeypatch: pytest.Monke
         return passes_gradient(node)
 
     monkeypatch.setattr(gradient_sources, "passes_gradient", noted)
+    monkeypatch.setattr(versions, "values", weakref.WeakKeyDictionary())  # none of other tests
     cache, x = Tensor.zeros(3, 2).contiguous().realize(), Tensor([1.0, 2.0]).realize()
     counts = []
     for step in range(9):

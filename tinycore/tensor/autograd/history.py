@@ -39,7 +39,7 @@ from tinycore.tensor.autograd.past import Made, made_of
 from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, candidates_above, is_gradient_leaf, ordered
+from tinycore.uop.node import UOp, is_gradient_leaf, likely_above, ordered
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class Ends:
                 found |= new
                 stack += new
         if roots and (others := self.told - {node, base_of(node)}):  # few runs have any
-            for root in candidates_above(roots, others):
+            for root in likely_above(roots, others):
                 found |= marked_below(root, self.told, self.near)
         return found
 
