@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from tests.fuzz.programs.draw import Draw
 from tinycore import Context, Tensor
 from tinycore.errors import GradientError
 from tinycore.tensor.aliases import is_realized
+from tinycore.tensor.autograd import versions
 
 OPERATIONS = (
     "{a} * 2", "{a} + 1", "{a} * {b}", "{a} + {b}", "-{a}", "{a}.flip(0)",
@@ -276,3 +278,19 @@ def test_gradients_beside_a_thread_that_makes_equal_values() -> None:
     finally:
         sys.setswitchinterval(switch)
     assert not failed
+
+
+def test_a_run_looks_at_no_other_values_that_several_tensors_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = Tensor([1.0, 2.0]).realize()
+    equal = [x * 2 for _ in range(3)]
+    equal[0].realize()
+    assert versions.values
+
+    def enumerated(*_: object) -> None:
+        raise AssertionError("all values are looked at")
+
+    for name in ("keys", "keyrefs", "__iter__"):
+        monkeypatch.setattr(weakref.WeakKeyDictionary, name, enumerated)
+    assert (Tensor([3.0]) + 1).realize().tolist() == [4.0]

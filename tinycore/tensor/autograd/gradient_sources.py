@@ -6,14 +6,14 @@ Floor 5. Memory may know the node that it was computed by (`Made`), through whic
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
-from tinycore.tensor.autograd.past import made_of, sources_of
+from tinycore.tensor.autograd.past import made_of
 from tinycore.tensor.autograd.versions import Home
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
@@ -34,27 +34,28 @@ def reached(root: UOp) -> list[UOp]:
     found = {root: None}
     stack = [root]
     while stack:
-        new = [n for n in next_to(stack.pop()) if n not in found]
+        made = made_of(node := stack.pop())
+        new = [n for n in (next_to(node) if made is None else [made.node]) if n not in found]
         found.update(dict.fromkeys(new))
         stack += new
     return list(found)
 
 
 def next_to(node: UOp) -> tuple[UOp, ...]:
-    """The nodes that a gradient goes on to from a node."""
-    if made_of(node) is None and not passes_gradient(node):
+    """The nodes that a gradient goes on to from a node, as far as no memory is between."""
+    if not passes_gradient(node):
         return ()
-    return node.src[1:] if node.op is ASSIGN else sources_of(node)
+    return node.src[1:] if node.op is ASSIGN else node.src
 
 
 ENDING: Final = frozenset({Op.ASSIGN, Op.DETACH})
 """Ops of nodes at which gradients may end."""
 
 
-def marked_below(root: UOp, told: Container[UOp], found: Walked) -> frozenset[UOp]:
+def marked_below(root: UOp, is_told: Callable[[UOp], bool], found: Walked) -> frozenset[UOp]:
     """The nodes that a gradient of a node reaches, and where it may end, goes on below memory, or
-    of which is to be `told`; not those below memory. `found` are the answers so far, as the nodes
-    of a run share their graphs.
+    that are to be told; not those below memory. `found` are the answers so far, as the nodes of a
+    run share their graphs.
     """
     opened: dict[UOp, tuple[UOp, ...]] = {}
     marks: set[UOp] = set()
@@ -62,12 +63,10 @@ def marked_below(root: UOp, told: Container[UOp], found: Walked) -> frozenset[UO
     while stack:
         node = stack[-1]
         if (below := opened.get(node)) is None:
-            below = ()
-            if (is_made := made_of(node) is not None) or node.op in ENDING or node in told:
+            is_made = made_of(node) is not None
+            if is_made or node.op in ENDING or is_told(node):
                 marks.add(node)
-            if not is_made and passes_gradient(node):
-                below = node.src[1:] if node.op is ASSIGN else node.src
-            opened[node] = below
+            below = opened[node] = () if is_made else next_to(node)
             if new := [n for n in below if n not in found]:
                 stack += new
                 continue

@@ -93,7 +93,7 @@ def done(writes: Iterable[UOp]) -> dict[UOp, UOp]:
 # --- recording
 
 
-def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
+def record(values: Mapping[UOp, UOp], ends: Ends) -> None:
     """Keep the nodes of a run that stay differentiable, each by the memory with its value.
 
     A value that no gradient of memory flows through is differentiated by another of the run that it
@@ -102,12 +102,13 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     """
     if not any(dtypes.is_float(node.dtype) for node in values):
         return
+    form = ends.form
     with lock:
         deque(map(versions.home, form.shown), maxlen=0)  # which tell what they have memory for
         facts = facts_of_run([*values], form)
         nodes, memory = [*values], [*values.values()]
         size = facts.size + longest_past(form, memory)
-        reads, ends = read_by(form), Ends(form)
+        reads = read_by(form)
         found = []
         for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
             own = origin(node) if node.op is Op.ASSIGN else None
@@ -156,8 +157,10 @@ class Ends:
 
     def __init__(self, form: CanonicalGraph) -> None:
         self.form = form
-        self.told = {*form.shown, *[n for n in versions.values or () if n.op not in ENDING]}
-        """Nodes whose tensors shall be told of, apart from those that are marked anyway."""
+        self.is_told: Callable[[UOp], bool] = form.shown.__contains__
+        """True for a node that tensors show, or whose value they know."""
+        if versions.values:
+            self.is_told = lambda n: n in form.shown or n in versions.values
         self.near: Walked = {}
         self.past: Walked = {}
 
@@ -167,7 +170,7 @@ class Ends:
         """
         base = base_of(node)
         below = [n for n in self.marked(node) if base_of(n) is not base]
-        through = [n for n in below if n.op is Op.DETACH or n in self.told]
+        through = [n for n in below if n.op is Op.DETACH or self.is_told(n)]
         equal = [base] if base in versions.values else []
         if (value := base_of_view(node)).arg == graph.EQUAL:
             equal = buffers_below(value.src[0])
@@ -178,20 +181,22 @@ class Ends:
 
     def marked(self, node: UOp) -> set[UOp]:
         """The marked nodes that a gradient of a node reaches, also below memory."""
-        found = {*marked_below(node, self.told, self.near)}
+        found = {*marked_below(node, self.is_told, self.near)}
         roots: list[UOp] = []
         stack = [*found]
         while stack:
             if (made := made_of(stack.pop())) is not None:
                 if not made.marks:
-                    made.marks.append(marked_below(made.node, (), self.past))
+                    made.marks.append(marked_below(made.node, NOBODY.__contains__, self.past))
                 roots.append(made.node)
                 new = made.marks[0] - found
                 found |= new
                 stack += new
-        if roots and (others := self.told - {node, base_of(node)}):  # few runs have any
-            for root in likely_above(roots, others):
-                found |= marked_below(root, self.told, self.near)
+        if roots:
+            known = (*self.form.shown, *versions.living(versions.values.keyrefs()))
+            others = {n for n in known if n.op not in ENDING} - {node, base_of(node)}
+            for root in likely_above(roots, others) if others else ():  # few runs have any
+                found |= marked_below(root, self.is_told, self.near)
         return found
 
 

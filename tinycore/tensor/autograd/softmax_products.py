@@ -15,12 +15,7 @@ from typing import Final
 from tinycore.tensor import graph
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.product import (
-    elementwise_below,
-    ends_of,
-    product_of,
-    turned,
-)
+from tinycore.uop.product import elementwise_below, ends_of, product_of, turned
 from tinycore.uop.size import are_ints
 from tinycore.uop.softmax import weighing_at
 

@@ -189,7 +189,7 @@ def note_history(
             if node.op is not Op.ASSIGN and (origins := ends.at(node)):
                 end_at(memory, origins)
     elif kept:
-        history.record(kept, form)
+        history.record(kept, ends)
 
 
 def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp], ends: history.Ends) -> set[UOp]:
