@@ -28,6 +28,7 @@ from tinycore.errors import (
 )
 from tinycore.tensor import graph
 from tinycore.tensor.core import canonical, one_device
+from tinycore.tensor.graph import Pair
 from tinycore.tensor.interop.host_bytes import FOREIGN
 from tinycore.tensor.interop.layout import VIEWS, memory_below, show_memory
 from tinycore.tensor.methods import pixels
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 else:
     dlpack = DeferredModule("tinycore.tensor.interop.dlpack")  # ctypes, for those who exchange
 
-Pair = tuple[int, int]
 
 gzip_file: Final = deferred("gzip:GzipFile")
 fetch: Final = deferred("tinycore.helpers:fetch")

@@ -14,12 +14,11 @@ from tinycore.dtype import Scalar, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import Ints, int_arguments, resolve_axis, same_device, spread
+from tinycore.tensor.graph import Pair
 from tinycore.tensor.methods.movement import Movement, optional_sizes
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size, known_number, positive_part, same_number
-
-Pair = tuple[int, int]
 
 PadMode = Literal["constant", "reflect", "replicate", "circular"]
 

@@ -17,13 +17,12 @@ from tinycore.dtype import DTypeLike, dtypes, least_upper_dtype
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import Ints, counter_dtype, resolve_axes, same_device, same_size
+from tinycore.tensor.graph import Pair
 from tinycore.tensor.methods.linalg import Linalg
 from tinycore.tensor.methods.pixels import product_operands
 from tinycore.tensor.methods.templates import templated
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import Op
-
-Pair = tuple[int, int]
 
 
 class Windows(Linalg):
