@@ -147,9 +147,7 @@ class DType:
         """
         if self.kind in ("bool", "uint", "void"):
             return False if self.kind == "bool" else int(self.kind == "void")
-        if self.layout is not None and not self.layout.has_infinity:
-            return -self.layout.greatest
-        return -math.inf if self.kind == "float" or not self.itemsize else -(1 << (self.bits - 1))
+        return -self.max if self.kind == "float" or not self.itemsize else -(1 << (self.bits - 1))
 
     @property
     def max(self) -> Scalar:

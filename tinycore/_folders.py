@@ -226,11 +226,8 @@ class Folder:
 
     def names(self, wanted: Callable[[str], object]) -> list[str]:
         """The names in this folder that are wanted."""
-        return [
-            name
-            for name in os.listdir(self.path if self.descriptor is None else self.descriptor)
-            if wanted(name)
-        ]
+        found = os.listdir(self.path if self.descriptor is None else self.descriptor)
+        return list(filter(wanted, found))
 
     def folders(self, wanted: Callable[[str], object]) -> Iterator[Self]:
         """The folders inside with wanted names, each open until the next: links and untrusted ones

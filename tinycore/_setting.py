@@ -106,7 +106,7 @@ class Setting(Generic[T]):
         return self if instance is None else current.get()[self.name]
 
     def __set__(self, instance: object, value: object) -> None:
-        current.get()[self.name] = self.checked(value)
+        self.value = value
 
     @property
     def value(self) -> T:

@@ -189,8 +189,7 @@ class dtypes:  # noqa: N801  the name tinygrad's users know
     @staticmethod
     def finfo(dtype: DType) -> tuple[int_type, int_type]:
         """(exponent bits, explicit mantissa bits) of a floating-point type."""
-        layout = float_layout(dtype)
-        return layout.exponent_bits, layout.mantissa_bits
+        return float_layout(dtype)[:2]
 
 
 bool_type = bool
@@ -318,11 +317,8 @@ def least_upper_float(dtype: DType) -> DType:
 
 def sum_acc_dtype(dtype: DType) -> DType:
     """The type in which sums of `dtype` are accumulated: at least 32 bits wide."""
-    if dtypes.is_unsigned(dtype):
-        return least_upper_dtype(dtype, dtypes.uint32)
-    if dtypes.is_int(dtype) or dtypes.is_bool(dtype):
-        return least_upper_dtype(dtype, dtypes.int32)
-    return least_upper_dtype(dtype, dtypes.float32)
+    wide = dtypes.float32 if dtypes.is_float(dtype) else dtypes.int32
+    return least_upper_dtype(dtype, dtypes.uint32 if dtypes.is_unsigned(dtype) else wide)
 
 
 STORED_AS: Final = {
@@ -345,11 +341,6 @@ def to_numpy_dtype(dtype: DType) -> numpy.dtype[numpy.generic]:
             f"{dtype!r} has no bytes: a tensor of a Python number has the default dtype"
         )
     return numpy.dtype(STORED_AS.get(dtypes.by_name[dtype.name], dtype.name))
-
-
-def _from_np_dtype(dtype: numpy.dtype[numpy.generic]) -> DType:
-    """`from_numpy_dtype` by the name tinygrad gives it."""
-    return from_numpy_dtype(dtype)
 
 
 def _to_np_dtype(dtype: DType) -> type[numpy.generic]:
@@ -380,3 +371,7 @@ def from_numpy_dtype(dtype: numpy.dtype[numpy.generic]) -> DType:
             f"Known: {', '.join(d.name for d in dtypes.all)}; of complex z: z.real, z.imag."
         )
     return found
+
+
+_from_np_dtype: Final = from_numpy_dtype
+"""The same by the name tinygrad gives it."""

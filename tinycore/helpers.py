@@ -17,13 +17,12 @@ import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ContextDecorator
+from contextlib import AbstractContextManager, ContextDecorator, suppress
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from http.client import HTTPException
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from tinycore._folders import Folder, UntrustedFolder
 from tinycore.cache import cache_folder
@@ -299,25 +298,30 @@ def fetch(
     gunzip: bool = False,
     allow_caching: bool = True,
     sha256: str | None = None,
+    max_bytes: int | None = None,
 ) -> Path:
     """The local file with what `url` holds, downloaded once into the cache folder.
 
     A path or a `file:` URL of this machine is used where it lies. `name` is that of the file below
     the folder of downloads, or an absolute Path. `sha256` is the digest in hexadecimal that the
-    file must have. Raises OSError when the download fails, ends early or has another digest: a file
-    is only ever there whole; and when the folder of downloads can be written by other users.
-    ArgumentError for a name that leads out of it.
+    file must have, a local one, too. Nothing is downloaded of more than `max_bytes`, else nine
+    tenths of what the disk has free. Raises OSError when the download fails, is too large, ends
+    early or has another digest: a file is only ever there whole; and when the folder of downloads
+    can be written by other users. ArgumentError for a name that leads out of it, and for what is
+    neither a URL nor a path.
     """
-    if url.startswith(("/", ".")):
-        return Path(url)
-    if url.startswith("file:"):
-        return Path(urllib.request.url2pathname(url.removeprefix("file:").removeprefix("//")))
+    if url.startswith(("/", ".", "file:")):
+        if (local := url.removeprefix("file:")) != url:
+            local = urllib.request.url2pathname(local.removeprefix("//"))
+        return _checked(Path(local), url, sha256)
     target = _target(
         name or blake2b(f"{url} {gunzip}".encode(), digest_size=20).hexdigest(), subdir
     )
-    if target.is_file() and allow_caching and (sha256 is None or _digest(target) == sha256.lower()):
-        return target
-    _download(url, target, gunzip, sha256)
+    if target.is_file() and allow_caching:
+        with suppress(OSError):
+            return _checked(target, url, sha256)
+    most = shutil.disk_usage(target.parent).free * 9 // 10 if max_bytes is None else max_bytes
+    _download(url, target, gunzip, sha256, most)
     return target
 
 
@@ -346,59 +350,71 @@ def _target(name: str | os.PathLike[str], subdir: str | None) -> Path:
     return target
 
 
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return file_digest(content, "sha256").hexdigest()
+def _checked(file: Path, url: str, sha256: str | None) -> Path:
+    """The file. Raises OSError where it has another digest."""
+    if sha256 is not None:
+        with file.open("rb") as content:
+            found = file_digest(content, "sha256").hexdigest()
+        if found != sha256.lower():
+            raise OSError(f"fetch: {url} has the SHA-256 digest {found}, not {sha256}")
+    return file
 
 
 def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
     """A server's answer, read with a progress bar on a terminal."""
     from tqdm import tqdm  # noqa: PLC0415  see __getattr__
 
-    size, name = getattr(answer, "length", None), url.rpartition("/")[2]
+    size = getattr(answer, "length", None)
     bar: AbstractContextManager[Any] = tqdm.wrapattr(
-        answer, "read", total=size, desc=name or url, disable=None, leave=False
+        answer, "read", total=size, desc=url.rpartition("/")[2] or url, disable=None, leave=False
     )
     return bar
 
 
-def _unpack(source: Any, file: IO[bytes], url: str) -> None:
-    """Unpack a gzip file. Raises OSError where it is much more than any real file unpacks to."""
-    packed = 0
+@dataclass(eq=False)
+class _Bounded:
+    """A server's answer, read until it is longer than allowed, or announces to be."""
 
-    def read(size: int) -> bytes:
-        nonlocal packed
-        found: bytes = source.read(size)
-        packed += len(found)
+    source: Any
+    url: str
+    most: int
+    count: int = 0
+
+    def read(self, size: int) -> bytes:
+        found: bytes = self.source.read(size)
+        self.count += len(found)
+        if self.count + (getattr(self.source, "length", None) or 0) > self.most:  # what is left
+            raise OSError(
+                f"fetch: {self.url} has more than {self.most} bytes; make room, or give max_bytes"
+            )
         return found
 
-    stream = gzip.GzipFile(fileobj=cast(Any, SimpleNamespace(read=read)))
-    while part := stream.read(1 << 20):
-        if file.tell() > LEAST_UNPACKED + UNPACKED_EACH * packed:
-            raise OSError(f"fetch: {packed} bytes of {url} unpack to more than {file.tell()}")
-        file.write(part)
 
-
-def _download(url: str, target: Path, gunzip: bool, sha256: str | None) -> None:
-    request = urllib.request.Request(url, headers={"User-Agent": "tinycore"})
+def _download(url: str, target: Path, gunzip: bool, sha256: str | None, most: int) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=target.parent)
     try:
+        request = urllib.request.Request(url, headers={"User-Agent": "tinycore"})
         with (
-            urllib.request.urlopen(request, timeout=60) as answer,
             os.fdopen(descriptor, "wb") as file,
-            _shown(answer, url) as source,
+            urllib.request.urlopen(request, timeout=60) as answer,
+            _shown(answer, url) as shown,
         ):
-            if gunzip:
-                _unpack(source, file, url)
-            else:
-                shutil.copyfileobj(source, file)
+            packed: Any = _Bounded(shown, url, most)
+            source = gzip.GzipFile(fileobj=packed) if gunzip else packed
+            while part := source.read(1 << 20):
+                if file.tell() > LEAST_UNPACKED + UNPACKED_EACH * packed.count:
+                    raise OSError(
+                        f"fetch: {packed.count} bytes of {url} unpack to more than {file.tell()}"
+                    )
+                file.write(part)
             if missing := getattr(answer, "length", None):  # what a server has announced, and kept
                 raise OSError(f"fetch: {url} ended {missing} bytes before its end")
-        if sha256 is not None and (found := _digest(Path(temporary))) != sha256.lower():
-            raise OSError(f"fetch: {url} has the SHA-256 digest {found}, not {sha256}")
-        os.replace(temporary, target)
-    except BaseException as error:
+        os.replace(_checked(Path(temporary), url, sha256), target)
+    except (HTTPException, EOFError, zlib.error) as error:
+        raise OSError(f"fetch: {url}: {error!r}") from error
+    except ValueError as error:  # of urllib, which has not asked yet
+        raise ArgumentError(
+            f"fetch: {url!r} is no URL ({error}); it begins with https://, a path with / or ./"
+        ) from error
+    finally:
         Path(temporary).unlink(missing_ok=True)
-        if isinstance(error, HTTPException | EOFError | zlib.error):
-            raise OSError(f"fetch: {url}: {error!r}") from error
-        raise

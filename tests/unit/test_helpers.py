@@ -240,6 +240,37 @@ def test_fetch_compares_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             fetch("https://example.org/other", sha256="0" * 64)
 
 
+@pytest.mark.parametrize("head", [b"Content-Length: 200", b"Connection: close"])
+@pytest.mark.parametrize("gunzip", [False, True])
+def test_fetch_downloads_no_more_than_it_may(
+    head: bytes, gunzip: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = gzip.compress(bytes(range(150)), mtime=0).ljust(200, b"\0")
+    served(monkeypatch, head, content)
+
+    with Context(CACHE_DIR=tmp_path):
+        with pytest.raises(OSError, match="has more than 199 bytes; make room, or give max_bytes"):
+            fetch("https://example.org/data", gunzip=gunzip, max_bytes=199)
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        fetch("https://example.org/data", gunzip=gunzip, max_bytes=200)
+
+
+def test_fetch_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served(monkeypatch, b"Content-Length: 91", bytes(91))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=100))
+
+    with Context(CACHE_DIR=tmp_path), pytest.raises(OSError, match="more than 90 bytes"):
+        fetch("https://example.org/data")
+
+
+@pytest.mark.parametrize("url", ["example.org/data", "data.npz", "", "http://[::1/data"])
+def test_fetch_says_what_is_no_url(url: str, tmp_path: Path) -> None:
+    with Context(CACHE_DIR=tmp_path), pytest.raises(ArgumentError, match=r"fetch: '.*' is no URL"):
+        fetch(url)
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 @pytest.mark.parametrize(
     ("name", "subdir"), [("../../x", None), ("/etc/x", None), ("x", "../.."), ("..", None)]
 )
@@ -277,11 +308,14 @@ def test_fetch_uses_no_folder_inside_that_others_write_to(tmp_path: Path) -> Non
 
 
 def test_fetch_uses_a_local_file_where_it_lies(tmp_path: Path) -> None:
-    path = tmp_path / "a file"
+    path = tmp_path / "a file%20"
     path.write_text("here")
+    digest = hashlib.sha256(b"here").hexdigest()
 
-    assert fetch(str(path)) == path
-    assert fetch(path.as_uri()) == path
+    for url in (str(path), path.as_uri()):
+        assert fetch(url) == fetch(url, sha256=digest.upper()) == path
+        with pytest.raises(OSError, match="has the SHA-256 digest"):
+            fetch(url, sha256="0" * 64)
 
 
 def test_small_helpers_of_the_peer() -> None:
