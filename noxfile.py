@@ -258,9 +258,9 @@ def peak(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Build the site in build/site, run every example and follow every link."""
     install(session)
-    session.install(tool("mkdocs-material"))
+    session.install(tool("mkdocs-material"), tool("mkdocstrings-python"))
     session.run("mkdocs", "build", "--strict", env={"NO_MKDOCS_2_WARNING": "1"})
-    session.run("pytest", "tests/test_docs.py", *session.posargs)
+    session.run("pytest", "tests/test_docs.py", "tests/test_reference.py", *session.posargs)
 
 
 LOAD_ENTRY_POINTS = """

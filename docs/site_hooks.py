@@ -3,7 +3,6 @@
 - Pages and programs that lie elsewhere in the repository, such as README.md, become pages of the
   site by the links that lead to them, under their path.
 - `folder/*` in `nav` is each page of a folder that is not named beside it.
-- Tables of contents name what the reference describes, without its arguments.
 - The lines that put examples on a device that is always there are for the tests, not for readers.
 """
 
@@ -128,14 +127,3 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return match[1] + os.path.relpath(target, Path(page.file.src_uri).parent)
 
     return LINK.sub(link, OF_TESTS.sub("", markdown))
-
-
-def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """A page of the reference whose table of contents has names in place of signatures."""
-    if page.file.src_uri.startswith("reference/"):
-        waiting = [*page.toc]
-        while waiting:
-            item = waiting.pop()
-            item.title = item.title.partition("(")[0]
-            waiting += item.children
-    return html
