@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tqdm import tqdm
 
-from tinycore.config import Context
+from tinycore.config import Context, settings
 
 __all__ = ["FRONTEND", "RIGHT", "Fuzzer", "Outcome", "Verdict", "run", "smallest", "without_a_line"]
 
@@ -30,7 +30,7 @@ COMPILED: Final = ("CPU:LLVM",)
 """A device with its compiler in this process: starting a clang for each kernel takes 20 times as
 long as most kernels, and two thirds of the time of a program.
 """
-FRONTEND: Final = ("PYTHON", "PYTHON", "PYTHON", *COMPILED)
+FRONTEND: Final = (*("PYTHON",) * 7, *COMPILED)
 """Devices of one seed after the other where kernels are not the subject: programs of tensors this
 small take half as long where nothing is compiled.
 """
@@ -160,14 +160,15 @@ def outcomes(fuzzer: Fuzzer[Any], options: argparse.Namespace) -> Iterator[Outco
 
 
 def outcome_on(fuzzer: Fuzzer[Any], device: str | None, shrink: bool, seed: int) -> Outcome:
-    """Check the program of one seed on a device, whose kernels are compiled one at a time.
+    """Check the program of one seed on a device, whose kernels are compiled one at a time; those of
+    PYTHON are sooner planned than read from disk.
 
     Afterwards memory is collected: functions and globals of a program are cycles that hold tensors.
     What remains, modules and caches, is left out of later collections, which cost more than most
     programs otherwise.
     """
     device = device or fuzzer.devices[seed // SAME_DEVICE % len(fuzzer.devices)]
-    with Context(PARALLEL=1, DEV=device):
+    with Context(PARALLEL=1, DEV=device, CCACHE=int(settings.CCACHE and device != "PYTHON")):
         try:
             outcome = fuzzer.outcome(seed, shrink)
         except Exception as error:

@@ -1,19 +1,21 @@
 """Random programs with signals, whose handler reads tensors: `python -m tests.fuzz.signals`.
 
-A program is one of `writes` or of `leaves`. It runs under a trace that sends this process a signal
-at random steps inside of tinycore, at which Python looks for signals. The handler reads and
-computes tensors of the program. What the program shows must be what it shows undisturbed.
+A program is one of `writes` or of `leaves`. From one of its lines on, it runs under a trace that
+sends this process a signal at random steps inside of tinycore, at which Python looks for signals.
+The handler reads and computes tensors of the program. What the program shows must be what it shows
+undisturbed.
 """
 
 from __future__ import annotations
 
 import dis
+import math
 import random
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -38,9 +40,9 @@ ENTERED: Final = 0.125
 """Part of the frames of tinycore that are looked into, each step of which is a call of Python."""
 SIGNAL_RATES: Final = (0.4, 0.08, 0.024, 0.008)
 """Signals for each of these steps in such a frame."""
-MOST_SENT: Final = 100
-"""Signals for one program at most."""
-MOST_READ: Final = 3
+MOST_SENT: Final = 30
+"""Signals for one program at most: each costs as much as one or two of its lines."""
+MOST_READ: Final = 2
 """Tensors that a handler reads."""
 
 
@@ -53,12 +55,22 @@ class Signals:
         self.handler = handler
         self.is_handled = False
         self.count = 0
+        self.passed = self.gap(ENTERED)
+        """Frames that are passed by before one is looked into."""
+        self.quiet = self.gap(self.rate)
+        """Steps without a signal before one with it."""
+
+    def gap(self, chance: float) -> int:
+        """The number of tries that fail before one has the luck of a chance."""
+        return int(math.log(1 - self.random.random()) / math.log(1 - chance))
 
     def __call__(self, frame: FrameType, _event: str, _argument: object) -> Any:
         if not frame.f_code.co_filename.startswith(LIBRARY) or self.count >= MOST_SENT:
             return None
-        if self.random.random() > ENTERED:
+        if self.passed:
+            self.passed -= 1
             return None
+        self.passed = self.gap(ENTERED)
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         code, last = frame.f_code.co_code, 0
 
@@ -75,7 +87,10 @@ class Signals:
 
     def send(self) -> None:
         """Send the signal, or not."""
-        if not self.is_handled and self.count < MOST_SENT and self.random.random() < self.rate:
+        if self.quiet:
+            self.quiet -= 1
+        elif not self.is_handled and self.count < MOST_SENT:
+            self.quiet = self.gap(self.rate)
             signal.raise_signal(signal.SIGUSR1)
 
     def handle(self, _number: int, _frame: FrameType | None) -> None:
@@ -90,6 +105,15 @@ class Signals:
         finally:
             self.is_handled = False
             sys.settrace(trace)
+
+
+def lines_disturbed(
+    found: Program, signals: Signals
+) -> Iterator[tuple[str, AbstractContextManager[None]]]:
+    """The lines of a program, each with the signals to run it under: none in the first ones."""
+    first = signals.random.randrange(len(found.lines))
+    for number, line in enumerate(found.lines):
+        yield line, sent(signals) if number >= first else nullcontext()
 
 
 @contextmanager
@@ -125,12 +149,13 @@ def check_writes(found: Program) -> Verdict:
     shown: list[Any] = []
     scope = writes.tensor_api(shown)
     signals = Signals(found.seed, reading(scope))
-    for line, (raised, values) in zip(
-        found.lines, writes.seen_by(found, writes.model_api), strict=True
+    expected = writes.seen_by(found, writes.model_api)
+    for (line, disturbed), (raised, values) in zip(
+        lines_disturbed(found, signals), expected, strict=True
     ):
         shown.clear()
         refused = ""
-        with sent(signals):
+        with disturbed:
             try:
                 exec(writes.compiled(line), scope)
             except AliasError:
@@ -141,18 +166,22 @@ def check_writes(found: Program) -> Verdict:
 
 
 def check_leaves(found: Program) -> Verdict:
-    """The first value or gradient of a program of leaves that is not torch's with signals."""
-    plain, expected = leaves.compared(found)
-    if plain.kind:
-        return Verdict("cut", plain.kind)
+    """The first value or gradient of a program of leaves that is not torch's with signals, though
+    it is without.
+    """
+    expected = leaves.expected_of(found)
+    if expected is None:
+        return Verdict("cut")
     names = leaves.Ours()
     scope = names.scope()
-    with sent(Signals(found.seed, reading(scope))):
-        for line in found.lines:
+    for line, disturbed in lines_disturbed(found, Signals(found.seed, reading(scope))):
+        with disturbed:
             exec(writes.compiled(line), scope)
     results = leaves.results_in(names, scope)
     for name, one in expected.items():
         if not numpy.allclose(one, results[name], rtol=1e-4, atol=1e-4):
+            if leaves.compare_here(found, expected).kind:
+                return Verdict("cut", "is another value without signals")
             return Verdict("value", f"{name}: {results[name]}, torch {one}")
     return Verdict("")
 

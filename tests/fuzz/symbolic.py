@@ -1,8 +1,8 @@
 """Random programs with symbolic sizes, against NumPy: `python -m tests.fuzz.symbolic`.
 
 A function of tensors and of one or two numbers slices caches by them, writes into these,
-computes with sizes that they decide, and returns some values. It is called with numbers and with
-bound Variables, as it is and under TinyJit, and each result must be what NumPy has for the numbers.
+computes with sizes that they decide, and returns some values. It is called with bound Variables, as
+it is and under TinyJit, and some also with numbers; each result must be what NumPy has for these.
 """
 
 from __future__ import annotations
@@ -147,6 +147,7 @@ def data(seed: int) -> tuple[Array, Array, Array]:
 Results = list[list[Array]]
 
 WAYS: Final = ("numbers", "variables", "TinyJit")
+"""Kinds of arguments; numbers, whose kernels `tests.fuzz.programs` has, are for every 4th seed."""
 
 
 def expected(found: Function) -> Results:
@@ -194,7 +195,7 @@ def check(found: Function) -> Verdict:
     except Exception:
         return Verdict("odd", traceback.format_exc(limit=-2))
     kind = ""
-    for way in WAYS:
+    for way in WAYS[found.seed % 4 > 0 :]:
         try:
             results = computed(found, way)
         except JitError:

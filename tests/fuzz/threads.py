@@ -27,8 +27,8 @@ from tinycore import Tensor, TinyJit, Variable, nn
 from tinycore.errors import ShapeError
 from tinycore.tensor.storage.atomic_writes import atomic_writes
 
-THREADS: Final = 6
-FUNCTIONS: Final = 4
+THREADS: Final = 4
+FUNCTIONS: Final = 2
 """Functions that each thread makes, one after the other."""
 SWITCH_SECONDS: Final = 1e-6
 

@@ -7,8 +7,9 @@ nothing is derived through readers of the old content. Reading takes nothing fro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from tests.fuzz.programs import (
     elementwise,
@@ -304,7 +305,10 @@ def arguments(b: Builder, inner: Builder) -> tuple[str, ...]:
     return tuple(names)
 
 
-FAMILY: Final = (
+Family: TypeAlias = tuple[Callable[[Builder], None], float]
+"""A kind of step, and how often."""
+
+FAMILY: Final[tuple[Family, ...]] = (
     (compute, 40),
     (realize, 3),
     (read, 3),

@@ -5,23 +5,25 @@ Nothing is computed here, and nothing but the seed is asked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tests.fuzz.programs.builder import Builder
 from tests.fuzz.programs.draw import Draw
-from tests.fuzz.programs.effects import FAMILY, gradient
+from tests.fuzz.programs.effects import FAMILY, Family, gradient
 from tests.fuzz.programs.form import Program
 
 FEWEST, MOST = 3, 12
 """Operations of a program, not counting those that bring operands into range."""
 
 
-def random_program(seed: int) -> Program:
+def random_program(seed: int, family: Sequence[Family] = FAMILY) -> Program:
     """The program of a seed: the same on every Python and platform. Nothing is computed."""
     draw = Draw(seed)
     b = Builder(draw)
     wanted = draw.between(FEWEST, MOST)
     while wanted > 0:
         before = len(b.steps)
-        draw.weighted(FAMILY)(b)
+        draw.weighted(family)(b)
         wanted -= len(b.steps) > before
     if not b.gradients and draw.chance(0.5):
         gradient(b)
