@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
 import pickle
 import random
@@ -31,8 +32,9 @@ import torch
 from tests.fuzz.runner import Fuzzer, Verdict, run
 from tinycore import Tensor
 from tinycore.errors import TinycoreError
-from tinycore.nn import state
+from tinycore.nn import datasets, state
 from tinycore.nn.files import read_idx
+from tinycore.tensor.aliases import is_realized
 
 MOST_SECONDS: Final = 5.0
 MOST_BYTES: Final = 96 << 20
@@ -62,6 +64,39 @@ def loaded_idx(path: Path) -> Any:
     return Tensor(read_idx(path))
 
 
+def loaded_mnist(path: Path) -> Any:
+    """A data set whose training images are the file."""
+    names = [f"{part}-{kind}" for part in ("train", "t10k") for kind in ("images", "labels")]
+    for name, content in zip(names, mnist_files(), strict=True):
+        whole = path.read_bytes() if name == names[0] else content
+        dimensions = 3 if name.endswith("images") else 1
+        path.with_name(f"{name}-idx{dimensions}-ubyte").write_bytes(whole)
+    return datasets.mnist(path=path.parent)
+
+
+def loaded_cifar(path: Path) -> Any:
+    """A data set whose archive is the file."""
+    return datasets.cifar(path=path.rename(path.with_name("cifar-10-binary.tar.gz")).parent)
+
+
+def loaded_folder(path: Path) -> Any:
+    """A model of a configuration, an index and a part, which are parts of the file."""
+    for name, content in zip(path_names(path), path.read_bytes().split(BORDER), strict=False):
+        path.with_name(name).write_bytes(content)
+    try:
+        return state.folder_load(path.parent)
+    except OSError as error:  # of a part that the index names otherwise
+        if error.filename is None:
+            raise
+
+
+def path_names(path: Path) -> tuple[str, str, str]:
+    """Names of the files in a folder: the weights are those that the file itself begins with."""
+    is_torch = b".bin" in path.read_bytes()
+    index = "pytorch_model.bin" if is_torch else "model.safetensors"
+    return "config.json", f"{index}.index.json", "a.bin" if is_torch else "a.safetensors"
+
+
 READERS: Final[dict[str, Callable[[Path], Any]]] = {
     "safetensors": state.safe_load,
     "torch": state.torch_load,
@@ -70,7 +105,12 @@ READERS: Final[dict[str, Callable[[Path], Any]]] = {
     "tar": state.tar_extract,
     "zip": state.zip_extract,
     "npy": state.numpy_load,
+    "folder": loaded_folder,
+    "mnist": loaded_mnist,
+    "cifar": loaded_cifar,
 }
+BORDER: Final = b"\n--\n"
+"""Between the files of a folder."""
 
 
 def safetensors_files() -> Iterator[bytes]:
@@ -172,6 +212,37 @@ def npy_files() -> Iterator[bytes]:
         yield file.getvalue()
 
 
+def folder_files() -> Iterator[bytes]:
+    """Folders of Hugging Face with weights of two kinds."""
+    for part, content in (
+        ("a.bin", next(torch_files())),
+        ("a.safetensors", next(safetensors_files())),
+    ):
+        names = ("x", "row") if part == "a.bin" else ("a", "b")
+        index = {"metadata": {"total_size": 48}, "weight_map": dict.fromkeys(names, part)}
+        config = {"model_type": "llama", "hidden_size": 4, "rope_scaling": None, "sizes": [1, 2.5]}
+        yield BORDER.join((json.dumps(config).encode(), json.dumps(index).encode(), content))
+
+
+def mnist_files() -> Iterator[bytes]:
+    """Images and labels, for training and for the test."""
+    for count in (4, 2):
+        yield struct.pack(">BBBBIII", 0, 0, 8, 3, count, 2, 3) + bytes(6 * count)
+        yield struct.pack(">BBBBI", 0, 0, 8, 1, count) + bytes(range(count))
+
+
+def cifar_files() -> Iterator[bytes]:
+    """The archive, of two images in each member."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz", format=tarfile.USTAR_FORMAT) as made:
+        for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            info.size = 2 * 3073
+            made.addfile(info, io.BytesIO(bytes((7, *[9] * 3072)) * 2))
+    yield gzip.decompress(file.getvalue())
+    yield file.getvalue()
+
+
 @cache
 def good_files(reader: str) -> tuple[bytes, ...]:
     """Good files for a reader."""
@@ -219,6 +290,16 @@ def damaged(program: Damaged) -> bytes:
     return content
 
 
+def read(found: Any) -> None:
+    """Read the numbers of what was loaded, but for those that kernels compute."""
+    for each in found.values() if isinstance(found, dict) else ():
+        read(each)
+    for each in found if isinstance(found, list | tuple) else ():
+        read(each)
+    if isinstance(found, Tensor) and is_realized(found.uop):
+        found.numpy()
+
+
 def check(program: Damaged) -> Verdict:
     """Load the file, and see what comes of it."""
     with TemporaryDirectory() as folder:
@@ -227,7 +308,7 @@ def check(program: Damaged) -> Verdict:
         tracemalloc.start()
         began = time.process_time()
         try:
-            READERS[program.reader](path)
+            read(READERS[program.reader](path))
         except TinycoreError:
             pass
         except Exception as error:

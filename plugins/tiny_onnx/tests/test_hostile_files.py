@@ -239,6 +239,12 @@ def test_many_damaged_operators_end_in_errors_of_ours() -> None:
     assert found["FileFormatError"] > 10
 
 
+TF_IDF = {
+    "max_gram_length": 2, "min_gram_length": 1, "max_skip_count": 0, "mode": "TF",
+    "ngram_counts": [0, 1], "ngram_indexes": [0, 1], "pool_int64s": [2, 2, 3],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("op", "inputs", "attributes"),
     [
@@ -252,6 +258,11 @@ def test_many_damaged_operators_end_in_errors_of_ours() -> None:
         ("Resize", [numpy.ones((1, 1, 2, 2)), None, None, numpy.array([1, 1, 2**20, 2**20])], {}),
         ("RoiAlign", [numpy.ones((1, 1, 4, 4)), numpy.ones((1, 4)), numpy.array([0])],
          {"output_height": 2**31, "output_width": 2}),
+        ("MaxRoiPool", [numpy.ones((1, 1, 4, 4)), numpy.ones((1, 5))],
+         {"pooled_shape": [2**31, 2]}),
+        ("AffineGrid", [numpy.ones((1, 2, 3)), numpy.array([1, 1, 2**14, 2**14])], {}),
+        ("TfIdfVectorizer", [numpy.array([2, 3])], TF_IDF | {"ngram_indexes": [0, 2**31]}),
+        ("TfIdfVectorizer", [numpy.array([2, 3])], TF_IDF | {"max_skip_count": 2**40}),
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )  # fmt: skip

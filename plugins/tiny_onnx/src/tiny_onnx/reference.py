@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Final
 
 import numpy
 from onnx import NodeProto
@@ -13,9 +14,16 @@ from tiny_onnx.values import Data
 
 __all__ = ["evaluated"]
 
+REPEATS: Final = ("max_skip_count", "ngram_indexes")
+"""Attributes of TfIdfVectorizer that say how long its reference runs, whatever the input."""
+MOST_REPEATS: Final = 1 << 20
+
 
 def evaluated(node: NodeProto, arrays: Sequence[Data], version: int) -> list[Data] | None:
     """The outputs of a node for its inputs in order, None where the reference cannot compute it."""
+    numbers = (n for each in node.attribute if each.name in REPEATS for n in (each.i, *each.ints))
+    if max(numbers, default=0) > MOST_REPEATS:
+        return None
     try:
         evaluator = _evaluator(node.SerializeToString(), node.domain, version)
         given = {

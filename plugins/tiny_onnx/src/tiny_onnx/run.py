@@ -38,10 +38,10 @@ NOT_FIXED: Final = frozenset(
 )  # fmt: skip
 """Operators with random results, or with graphs that may have them."""
 GROWING: Final[Mapping[str, Sequence[int]]] = {
-    "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1,), "DFT": (1,), "Expand": (1,),
-    "HammingWindow": (0,), "HannWindow": (0,), "MelWeightMatrix": (0, 1), "OneHot": (1,),
-    "Pad": (1,), "Range": (0, 1, 2), "Resize": (2, 3), "RoiAlign": (), "Tile": (1,),
-    "Upsample": (1,),
+    "AffineGrid": (1,), "BlackmanWindow": (0,), "CenterCropPad": (1,), "Col2Im": (1,),
+    "DFT": (1,), "Expand": (1,), "HammingWindow": (0,), "HannWindow": (0,), "MaxRoiPool": (),
+    "MelWeightMatrix": (0, 1), "OneHot": (1,), "Pad": (1,), "Range": (0, 1, 2), "Resize": (2, 3),
+    "RoiAlign": (), "Tile": (1,), "Upsample": (1,),
 }  # fmt: skip
 """Operators whose results are as large as numbers say, in these inputs or in attributes."""
 MOST_GROWN: Final = 1 << 26

@@ -7,6 +7,7 @@ shape is known, and a kernel needs its shape.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 import numpy
@@ -42,24 +43,22 @@ def grid_sample(call: Call) -> Data:
     """Images read at places of a grid, which are given from -1 to 1 over each side."""
     x, grid = call.tensor(0), call.tensor(1)
     sides = [int(side) for side in x.shape[2:]]
-    mode = {"bilinear": "linear", "bicubic": "cubic"}.get(call.get("mode", "linear"))
-    mode = mode or call.get("mode", "linear")
+    mode = call.get("mode", "linear").removeprefix("bi")
     outside, aligned = call.get("padding_mode", "zeros"), bool(call.get("align_corners", 0))
     places = []
     for axis, side in enumerate(sides):  # the grid names the last axis first
         given = grid[..., len(sides) - 1 - axis].reshape(x.shape[0], -1)
         places.append((given + 1) / 2 * (side - 1) if aligned else ((given + 1) * side - 1) / 2)
+
+    def within(places: list[Tensor]) -> list[Tensor]:
+        return [kept(p, s, outside, aligned) for p, s in zip(places, sides, strict=True)]
+
     if mode == "cubic":
-        read = cubic(x, places, outside, aligned)
+        read = cubic(x, places, within)
     elif mode == "nearest":
-        near = [place.round() for place in places]
-        read = taken(x, [kept(p, s, outside, aligned) for p, s in zip(near, sides, strict=True)])
-    elif outside == "zeros":
-        read = sampled(x, places)
+        read = taken(x, within([place.round() for place in places]))
     else:
-        read = sampled(
-            x, [kept(p, s, outside, aligned) for p, s in zip(places, sides, strict=True)]
-        )
+        read = sampled(x, within(places))
     return read.reshape(x.shape[0], x.shape[1], *grid.shape[1:-1]).cast(x.dtype)
 
 
@@ -80,20 +79,18 @@ def kept(place: Tensor, side: int, mode: str, aligned: bool) -> Tensor:
     return ((odd == 0).where(rest, span - rest) + low).clip(0, side - 1)
 
 
-def cubic(x: Tensor, places: list[Tensor], outside: str, aligned: bool) -> Tensor:
-    """Images of two sides at places, by cubic convolution (Keys, 1981; a = -0.75)."""
+def cubic(x: Tensor, places: list[Tensor], within: Callable[..., list[Tensor]]) -> Tensor:
+    """Images of two sides at places, by cubic convolution (Keys, 1981; a = -0.75); `within` brings
+    places into the image.
+    """
     if len(places) != 2:
         raise ValueError("cubic sampling is defined for two sides")
-    sides = [int(side) for side in x.shape[2:]]
     bases = [place.floor() for place in places]
     parts = [place - base for place, base in zip(places, bases, strict=True)]
     total = None
     for down in range(-1, 3):
         for across in range(-1, 3):
-            at = [bases[0] + down, bases[1] + across]
-            pixels = taken(
-                x, [kept(p, s, outside, aligned) for p, s in zip(at, sides, strict=True)]
-            )
+            pixels = taken(x, within([bases[0] + down, bases[1] + across]))
             weight = cubic_weight(parts[0] - down) * cubic_weight(parts[1] - across)
             term = pixels * weight.unsqueeze(1)
             total = term if total is None else total + term
@@ -110,7 +107,9 @@ def cubic_weight(distance: Tensor, a: float = -0.75) -> Tensor:
 
 
 MOST_POINTS: Final = 1 << 26
-"""Points of a region at which an image is read."""
+"""Points of a region at which an image is read, or of a grid."""
+MOST_CELLS: Final = 1 << 16
+"""Cells of a region, each of which is a kernel's part."""
 
 
 @operator("RoiAlign")
@@ -122,7 +121,7 @@ def region_align(call: Call) -> Data:
     aligned = halved and call.version >= 16
     scale, offset = call.real("spatial_scale", 1.0), 0.5 if aligned else 0.0
     boxes = regions.astype(numpy.float64) * scale - offset
-    channels = int(x.shape[1])
+    channels, mode = int(x.shape[1]), call.get("mode", "avg")
     results = []
     for (left, top, right, bottom), image in zip(boxes, batch, strict=True):
         wide, tall = right - left, bottom - top
@@ -135,9 +134,9 @@ def region_align(call: Call) -> Data:
             raise MemoryError(f"{height * down} x {width * across} points of a region")
         rows = top + (numpy.arange(height * down) + 0.5) * tall / height / down
         columns = left + (numpy.arange(width * across) + 0.5) * wide / width / across
-        read = points(x[int(image) : int(image) + 1], rows, columns, call.get("mode", "avg"))
+        read = points(x[int(image) : int(image) + 1], rows, columns, mode)
         read = read.reshape(channels, height, down, width, across)
-        results.append(read.max((2, 4)) if call.get("mode", "avg") == "max" else read.mean((2, 4)))
+        results.append(read.max((2, 4)) if mode == "max" else read.mean((2, 4)))
     if not results:
         return Tensor.zeros(0, channels, height, width, dtype=x.dtype, device=x.device)
     return Tensor.stack(*results).cast(x.dtype)
@@ -148,12 +147,12 @@ def points(image: Tensor, rows: numpy.ndarray, columns: numpy.ndarray, mode: str
 
     For maxima the largest of the four weighted pixels is taken, as the standard's operator does.
     """
-    height, width = int(image.shape[2]), int(image.shape[3])
+    channels, height, width = map(int, image.shape[1:])
     y, x = (each.reshape(-1) for each in numpy.meshgrid(rows, columns, indexing="ij"))
     inside = (y >= -1) & (y <= height) & (x >= -1) & (x <= width)
     y, x = y.clip(0, height - 1), x.clip(0, width - 1)
     low_y, low_x = numpy.floor(y).astype(int), numpy.floor(x).astype(int)
-    flat = image.reshape(int(image.shape[1]), height * width)
+    flat = image.reshape(channels, height * width)
     total = None
     for down in (0, 1):
         for across in (0, 1):
@@ -177,8 +176,10 @@ def region_pool(call: Call) -> Data:
     """Maxima of the cells of regions (Girshick, 2015)."""
     x, regions = call.tensor(0), call.array(1)
     height, width = call.get("pooled_shape")
+    if height * width * len(regions) > MOST_CELLS:
+        raise MemoryError(f"{len(regions)} regions of {height} x {width} cells")
     scale = call.real("spatial_scale", 1.0)
-    rows, columns = int(x.shape[2]), int(x.shape[3])
+    channels, rows, columns = map(int, x.shape[1:])
     results = []
     for image, *box in regions:
         left, top, right, bottom = (math.floor(each * scale + 0.5) for each in box)
@@ -193,10 +194,10 @@ def region_pool(call: Call) -> Data:
                 part = x[int(image), :, first:last, begin:end]
                 is_empty = last <= first or end <= begin
                 cells.append(
-                    Tensor.zeros(int(x.shape[1]), dtype=x.dtype, device=x.device)
+                    Tensor.zeros(channels, dtype=x.dtype, device=x.device)
                     if is_empty else part.max((1, 2))
                 )  # fmt: skip
-        results.append(Tensor.stack(*cells, dim=1).reshape(int(x.shape[1]), height, width))
+        results.append(Tensor.stack(*cells, dim=1).reshape(channels, height, width))
     return Tensor.stack(*results)
 
 
@@ -205,6 +206,8 @@ def affine_grid(call: Call) -> Data:
     """Places of a grid from -1 to 1, moved by an affine map of each image."""
     theta, size = call.tensor(0), call.ints(1)
     sides = size[2:]
+    if math.prod(sides) > MOST_POINTS:
+        raise MemoryError(f"a grid of {sides}")
     lines = []
     for side in sides:
         if call.get("align_corners", 0):
@@ -215,5 +218,4 @@ def affine_grid(call: Call) -> Data:
     columns = [*reversed(mesh), numpy.ones_like(mesh[0])]
     grid = numpy.stack(columns, -1).reshape(-1, len(sides) + 1)
     base = Tensor(grid.astype(numpy.float32), device=theta.device).cast(theta.dtype)
-    moved = base.matmul(theta.transpose(1, 2))
-    return moved.reshape(size[0], *sides, len(sides))
+    return base.matmul(theta.transpose(1, 2)).reshape(size[0], *sides, len(sides))
