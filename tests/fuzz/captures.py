@@ -268,17 +268,17 @@ class Writer:
             self.write(latest)
         elif kind < 0.74:
             self.lines.append(self.pick(LEFT).format(a=latest))
-        elif kind < 0.80:
+        elif kind < 0.77:
             self.lines.append(self.pick(EFFECTS).format(a=latest))
         elif kind < 0.88:
-            if self.random.random() < 0.8:
+            if self.random.random() < 0.92:
                 self.lines.append("w.grad = None")
             self.lines.append(f"(w * {latest}.detach()).sum().backward()")
         elif kind < 0.94:
             self.lines.append(f"if {self.value()} > 2: {latest} = {latest} * 2")
         elif kind < 0.97:
             self.lines.append("if flags['raise']: raise ValueError('stopped')")
-        elif kind < 0.985:
+        elif kind < 0.995:
             self.lines.append("Tensor.manual_seed(11)")
         else:
             self.lines.append(f"{latest} = {latest} + float({latest}.sum().item() > 0)")
