@@ -36,12 +36,12 @@ BUDGETS: Final = {
     "tinycore/render": 17_938,
     "tinycore/schedule": 61_223,
     "tinycore/tensor": 13_548,
-    "tinycore/tensor/autograd": 9_231,
-    "tinycore/tensor/capture": 15_375,
+    "tinycore/tensor/autograd": 9_261,
+    "tinycore/tensor/capture": 16_000,
     "tinycore/tensor/guards": 7_689,
     "tinycore/tensor/interop": 7_399,
     "tinycore/tensor/methods": 57_389,
-    "tinycore/tensor/storage": 12_092,
+    "tinycore/tensor/storage": 12_182,
     "tinycore/uop": 45_067,
     "plugins/tiny_amd": 42_480,
     "plugins/tiny_cl": 9_508,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 474_471
+SUM: Final = 475_216
 """The budgets of the core together."""
-FLOORS: Final = 436_399
+FLOORS: Final = 437_144
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

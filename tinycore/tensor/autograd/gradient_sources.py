@@ -13,7 +13,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
-from tinycore.tensor.autograd.past import made_of
+from tinycore.tensor.autograd.past import kept_of, made_of
 from tinycore.tensor.autograd.versions import Home
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
@@ -23,6 +23,8 @@ NO_SOURCES: Final[frozenset[UOp]] = frozenset()
 BufferSet = frozenset[weakref.ref[Home]]
 """Memory, and identities of tensors, that are not kept alive by it."""
 NOBODY: Final[BufferSet] = frozenset()
+FEWEST_DROPPED: Final = 64
+"""Sources of realized memory between two looks at which of them are still there."""
 Walked = dict[UOp, frozenset[UOp]]
 """Nodes below each node, as far as a walk has found them."""
 
@@ -115,6 +117,12 @@ def still_there(memory: UOp) -> list[UOp]:
     return present(ended_at(memory))
 
 
+class Pasts:
+    """Count of the changes that replays have made to what memory was computed from."""
+
+    count = 0
+
+
 def present(homes: BufferSet) -> list[UOp]:
     """The memory with some homes, in its present versions, and the nodes of values and tensors."""
     return [node for home in versions.living(homes) for node in home.present()]
@@ -123,7 +131,34 @@ def present(homes: BufferSet) -> list[UOp]:
 def ended_at(memory: UOp) -> BufferSet:
     """The BUFFERs that a realized one was computed from, where gradients end."""
     past = getattr(memory, "_past", NOBODY)
-    return past if type(past) is frozenset else NOBODY
+    if type(past) is not frozenset:
+        made = kept_of(memory)
+        return NOBODY if made is None or made_of(memory) is made else ended_below(made.sources)
+    return past
+
+
+def ended_below(memory: Iterable[UOp]) -> BufferSet:
+    """The same for a node whose gradient goes to some BUFFERs first, also through kept graphs.
+
+    Nobody can want a gradient of memory that is gone. So now and then that is left out, or
+    each step of `x = f(x).realize()` would take longer than the one before.
+    """
+    found: set[weakref.ref[Home]] = set()
+    most = 0
+    stack = [*memory]
+    seen = {*stack}
+    while stack:
+        if (made := kept_of(node := stack.pop())) is not None:
+            new = [n for n in made.sources if n not in seen]
+            seen.update(new)
+            stack += new
+        elif ended := ended_at(node):
+            most = max(most, len(ended))
+            found |= ended
+    found |= versions.references(seen)
+    if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
+        return frozenset([reference for reference in found if reference() is not None])
+    return frozenset(found)
 
 
 def end_at(memory: UOp, origins: BufferSet, shown: Iterable[UOp] = ()) -> None:

@@ -27,6 +27,7 @@ from tinycore.tensor.autograd.gradient_sources import (
     Walked,
     end_at,
     ended_at,
+    ended_below,
     is_filled,
     marked_below,
     origin,
@@ -35,7 +36,7 @@ from tinycore.tensor.autograd.gradient_sources import (
     sources_below,
     still_there,
 )
-from tinycore.tensor.autograd.past import Made, made_of
+from tinycore.tensor.autograd.past import Made, kept_of, made_of
 from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
 BUFFER: Final = Op.BUFFER
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes that gradients of one version of memory go through; beyond that they end."""
-FEWEST_DROPPED: Final = 64
-"""Sources of realized memory between two looks at which of them are still there."""
 
 
 class GraphFacts(NamedTuple):
@@ -131,7 +130,7 @@ def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
     before; gradients end at them.
     """
     with lock:
-        graphs = [(m, made) for m in list(kept) if (made := made_of(m)) is not None]
+        graphs = [(m, made) for m in list(kept) if (made := kept_of(m)) is not None]
         read = {id(buffer) for memory, _ in graphs for buffer in buffers_below(memory)}
         known = {made.reads for _, made in graphs}
         stack = [*known]
@@ -215,40 +214,6 @@ def begin(memory: UOp) -> None:
     for buffer in buffers_below(memory):
         if ended_at(buffer):
             buffer._past = NOBODY
-
-
-def ended_below(memory: Iterable[UOp]) -> BufferSet:
-    """The same for a node whose gradient goes to some BUFFERs first.
-
-    Nobody can want a gradient of memory that is gone. So now and then that is left out, or
-    each step of `x = f(x).realize()` would take longer than the one before.
-    """
-    ends = ends_below(memory) if kept else [*memory]
-    found = {*versions.references(ends)}
-    most = 0
-    for node in ends:
-        if ended := ended_at(node):
-            most = max(most, len(ended))
-            found |= ended
-    if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
-        return frozenset([reference for reference in found if reference() is not None])
-    return frozenset(found)
-
-
-def ends_below(memory: Iterable[UOp]) -> list[UOp]:
-    """The BUFFERs without a kept graph that a gradient of some BUFFERs goes to in the end."""
-    ends: list[UOp] = []
-    stack = [*memory]
-    seen = {*stack}
-    while stack:
-        node = stack.pop()
-        if (made := made_of(node)) is None:
-            ends.append(node)
-        else:
-            new = [n for n in made.sources if n not in seen]
-            seen.update(new)
-            stack += new
-    return ends
 
 
 # --- queries

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from tinycore.tensor.storage.held_values import scope
 from tinycore.uop.node import Reads, UOp
 
 
@@ -30,16 +31,24 @@ class Made(NamedTuple):
     """Once somebody asked: the nodes of the graph at which gradients end or go on below memory."""
 
 
-def made_of(memory: UOp) -> Made | None:
-    """The graph by which memory was computed; None where gradients end, and of other nodes."""
+def kept_of(memory: UOp) -> Made | None:
+    """The graph by which memory was computed, if it is kept."""
     past = getattr(memory, "_past", None)
     return past if type(past) is Made else None
 
 
+def made_of(memory: UOp) -> Made | None:
+    """The same where gradients flow on to it; not so in a capture, whose replays find memory that
+    was computed otherwise.
+    """
+    made = kept_of(memory)
+    return None if made is None or scope.ends_gradients else made
+
+
 def sources_of(node: UOp) -> tuple[UOp, ...]:
     """The nodes that gradients may flow to from a node: of memory, what it was computed by."""
-    past = getattr(node, "_past", None)
-    return (past.node,) if type(past) is Made else node.src
+    made = made_of(node)
+    return node.src if made is None else (made.node,)
 
 
 def ordered_through(root: UOp, enter: Callable[[UOp], bool] | None = None) -> dict[UOp, None]:

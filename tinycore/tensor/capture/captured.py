@@ -42,6 +42,7 @@ from tinycore.tensor.guards.environment import Environment, Walk
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.storage import held_values
 from tinycore.tensor.storage.liveness import replace_nodes
+from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
@@ -195,7 +196,7 @@ class Capture:
                 return False
             state[place] = entry._replace(node=tensor.uop)
             expected.exchange(place, tensor.uop)
-            recorded.pasts.clear()
+            recorded.known = -1
         return expected.holds()
 
     def replay(self, given: Arguments) -> Any:
@@ -269,8 +270,9 @@ class Capture:
         if rows:
             owners, tensors, shown, places = zip(*rows, strict=True)
             made = recorded.step.outputs
+            known = dict(zip(places, map(base_of, shown), strict=True))
             again = {made[place]: written[place] for place in places}
-            recorded.gradients = LeftGradients(owners, tensors, shown, frozenset(places), again)
+            recorded.gradients = LeftGradients(owners, tensors, shown, known, again)
 
     def renew(self, given: Arguments) -> None:
         """End the values that were computed from memory which launches have overwritten, also those

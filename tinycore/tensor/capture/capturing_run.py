@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -26,7 +27,7 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.gradient_sources import still_there
+from tinycore.tensor.autograd.gradient_sources import BufferSet, ended_at, present
 from tinycore.tensor.capture.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.capture.change_sets import Before, ChangeSet, realized_buffers
 from tinycore.tensor.capture.proxies import ArgumentProxies
@@ -41,6 +42,7 @@ from tinycore.tensor.capture.recorded_call import (
 from tinycore.tensor.guards.environment import Change, Walk, is_same_nest
 from tinycore.tensor.guards.keys import shortened
 from tinycore.tensor.storage.liveness import while_walking
+from tinycore.tensor.storage.realization import compute, unrealized, unshare
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -134,7 +136,10 @@ class CapturingRun:
         found = [tensor for change in changes for tensor in tensors_in(change.now)]
         new = [tensor for tensor in found if not self.is_old(tensor)]
         handed = self.proxies.tensors or self.given.tensors  # in one order in both runs
-        if left := [*self.tensors, *new, *self.left, *self.moved(), *handed]:
+        written = [*self.moved(), *handed]
+        unshare([*self.tensors, *new, *self.left, *written])
+        compute(partial(unrealized, written))  # not by name, which may end their gradients
+        if left := [*new, *self.left]:
             Tensor.realize(*left)
         return result
 
@@ -380,8 +385,9 @@ class CapturingRun:
         nodes = list(dict.fromkeys(b for t in tensors for b in buffers_below(t.uop)))
         outputs = [buffer_of(node) for node in nodes]
         step = CapturedStep.of(recording, self.proxies.buffers, tuple(outputs), self.known.prune)
+        number = self.proxies.number
         bindings = [
-            self.proxies.number.get(node, None if buffer in recording.made else node)
+            number.get(node, None if buffer in recording.made else node)
             for node, buffer in zip(nodes, outputs, strict=True)
         ]
 
@@ -398,18 +404,23 @@ class CapturingRun:
             for buffer in made.keys() & buffers_below(tensor.uop):
                 made |= dict.fromkeys(tensor._view.owned, made[buffer])
         self.values = rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left)
-        recorded = RecordedCall(
+        written = {
+            number.get(n, n): origins_of(found, number, made)
+            for n, found in self.change_set.origins.items()
+            if n in number or buffer_of(n) not in recording.made
+            if {*present(found)} != {n}  # itself alone
+        }
+        return RecordedCall(
             step,
             rebuilt(result, Tensor, output),
             bindings,
             self.found_state(recording),
             graded=self.found_graded(),
             origins={
-                p: origins_of(n, self.proxies.number, made) for n, p in made.items() if n in nodes
+                p: origins_of(ended_at(n), number, made) for n, p in made.items() if n in nodes
             },
+            written=written,
         )
-        recorded.end_gradients(dict(enumerate(nodes)), self.given.nodes)
-        return recorded
 
     def found_graded(self) -> list[tuple[Reference, bool]]:
         """Tensors that were given a gradient, which may have been taken away again, and whether
@@ -492,11 +503,11 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [found for _, found in leaves(value, "") if isinstance(found, Tensor)]
 
 
-def origins_of(node: UOp, number: Mapping[UOp, int], made: Mapping[UOp, int]) -> Origins:
+def origins_of(ended: BufferSet, number: Mapping[UOp, int], made: Mapping[UOp, int]) -> Origins:
     """The memory that a result was computed from: BUFFERs, numbers of those of arguments, and
     places of other results, by their BUFFERs and the identities of their tensors.
     """
-    found = {*still_there(node)}
+    found = {*present(ended)}
     fixed = versions.references(found - number.keys() - made.keys())
     given, results = [{known[m] for m in found & known.keys()} for known in (number, made)]
     return fixed, tuple(sorted(given)), tuple(sorted(results))

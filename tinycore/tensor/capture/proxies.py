@@ -20,6 +20,8 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_of
+from tinycore.tensor.autograd import versions
+from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, ended_below, present
 from tinycore.tensor.capture.arguments import Arguments, rebuilt
 from tinycore.tensor.capture.change_sets import ChangeSet, tracking_changes
 from tinycore.tensor.storage.change_tracking import change_sets, changed_elsewhere
@@ -44,6 +46,10 @@ class ArgumentProxies:
         for node, buffer in zip(self.nodes.values(), given.buffers, strict=are_used):
             buffers[node] = buffer.view(buffer.size)
         self.back = {new: old for old, new in self.nodes.items()}
+        for old, new in self.nodes.items():
+            ended = ended_below([old])
+            beside = [self.nodes[n] for n in present(ended) if n in self.nodes]
+            end_at(new, ended | versions.references(beside))
         self.number = {new: place for place, new in enumerate(self.back)}
         self.buffers = tuple([buffers[n] for n in self.back]) if are_used else given.buffers
         self.made: dict[int, Tensor] = {}
@@ -82,6 +88,11 @@ class ArgumentProxies:
         storages = {t._view.storage for t in change_set.touched()} if self.back else ()
         new = {s: s.value.substitute(self.back) for s in storages}
         publish({s: value for s, value in new.items() if value is not s.value}, {})
+        shown = {m for s in storages for m in buffers_below(s.value) if ended_at(m)}
+        for memory in shown | change_set.origins.keys():
+            ended = ended_at(memory)
+            given = [self.back[n] for n in present(ended) if n in self.back]
+            end_at(versions.current(self.back.get(memory, memory)), ended | ended_below(given))
 
     def write_back(self) -> None:
         """Copy changes of proxies to their arguments, if the capture failed.

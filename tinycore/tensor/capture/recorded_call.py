@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat
 from operator import attrgetter, call, is_
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
@@ -21,8 +21,15 @@ from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import NOTHING, CapturedStep
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
-from tinycore.tensor.autograd import history, versions
-from tinycore.tensor.autograd.gradient_sources import BufferSet, present
+from tinycore.tensor.autograd import versions
+from tinycore.tensor.autograd.gradient_sources import (
+    BufferSet,
+    Pasts,
+    end_at,
+    ended_at,
+    ended_below,
+    present,
+)
 from tinycore.tensor.capture.arguments import rebuilt
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
@@ -151,8 +158,8 @@ class LeftGradients(NamedTuple):
     tensors: Sequence[Tensor] = ()
     nodes: Sequence[UOp] = ()
     """The nodes of the tensors."""
-    places: frozenset[int] = frozenset()
-    """Their indices among the outputs of the step."""
+    places: Mapping[int, UOp] = NOTHING
+    """Their indices among the outputs of the step, and their BUFFERs."""
     again: Mapping[Buffer, Buffer] = NOTHING
     """For buffers of the captured step, those to be used again."""
 
@@ -239,6 +246,12 @@ class RecordedCall:
     """
     pasts: dict[BufferSet, BufferSet] = field(default_factory=dict)
     """The state among them, with what that was computed from, until it changes."""
+    written: Mapping[int | UOp, Origins] = field(default_factory=dict)
+    """The same for what it writes to: numbers of buffers of arguments, and the BUFFERs of state."""
+    known: int = field(init=False, default=-1)
+    """The number of changes for which `pasts`, and what was written, are known."""
+    near: Mapping[int, BufferSet] = field(init=False, default_factory=dict)
+    """Sources of the arguments of the last replay."""
     expected: Expected | None = field(init=False)
     """The comparison of `state`, `flags` and `side_outputs`; None where nothing is expected."""
     gradients: LeftGradients = field(init=False, default=LeftGradients())
@@ -249,17 +262,45 @@ class RecordedCall:
         self.expected = expected if expected.terms else None
 
     def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> None:
-        """Record of new outputs what they were computed from: a gradient that should go there, and
-        ends at a result, is refused. Gradients that are used again keep what was recorded before.
+        """Record of new outputs, and of what was written, what they were computed from: a gradient
+        that should go there, and ends here, is refused. Gradients that are used again keep what was
+        recorded before.
         """
-        for (fixed, arguments, others), places in self.places_by_origins.items():
+        made = {**self.gradients.places, **nodes}
+        near = {place: ended_below([given[place]]) for place in self.read}
+        if self.known != Pasts.count:
+            self.pasts.clear()
+        is_same = self.known == Pasts.count and self.near == near  # as then for state
+        self.known, self.near = Pasts.count, near
+
+        def past(origins: Origins) -> BufferSet:
+            fixed, arguments, others = origins
+            if (found := self.pasts.get(fixed)) is None:
+                found = self.pasts[fixed] = fixed | ended_below(present(fixed))
+            beside = ended_below(map(made.__getitem__, others))
+            return found.union(beside, *map(near.__getitem__, arguments))
+
+        written = [
+            (target, past(origins))
+            for target, origins in self.written.items()
+            if type(target) is int or origins[2] or not is_same
+        ]
+        for origins, places in self.places_by_origins.items():
             if ended := [node for place in places if (node := nodes.get(place)) is not None]:
-                if (past := self.pasts.get(fixed)) is None:
-                    past = self.pasts[fixed] = fixed | history.ended_below(present(fixed))
-                memory = [*map(given.__getitem__, arguments), *map(nodes.__getitem__, others)]
-                past |= versions.references(memory) | history.ended_below(memory)
+                found = past(origins)
                 for node in ended:
-                    node._past = past
+                    node._past = found
+        for target, found in written:  # after all of them are known, as what it held was read
+            memory = versions.current(given[target] if isinstance(target, int) else target)
+            before = ended_at(memory)
+            end_at(memory, found)
+            Pasts.count += ended_at(memory) != before
+
+    @cached_property
+    def read(self) -> set[int]:
+        """The numbers of the buffers of arguments that something was computed from."""
+        known = chain(self.origins.values(), self.written.values())
+        return {place for _, arguments, _ in known for place in arguments}
 
     @cached_property
     def places_by_origins(self) -> dict[Origins, list[int]]:
@@ -335,6 +376,8 @@ class RecordedCall:
             (),
             [],
             {place: (frozenset(), *found) for place, (_, *found) in self.origins.items()},
+            {},
+            {k: (frozenset(), *found) for k, (_, *found) in self.written.items() if type(k) is int},
         )
 
 

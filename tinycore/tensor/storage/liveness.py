@@ -124,6 +124,8 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Collection[int] = frozen
     """
     changed = {old: new for old, new in replacements.items() if old is not new}
     storages = waiting_storages() if changed else []
+    renewed = [storage_at(old) for old in changed if old.op is Op.BUFFER]
+    storages += [s for s in renewed if s is not None and s not in storages]  # that replays wrote to
     if change_sets:
         shown = [(s, list(s.views)) for s in storages]  # before a capture is asked what it has made
         elsewhere = tensors_elsewhere()

@@ -21,7 +21,7 @@ from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, origin
 from tinycore.tensor.core import Core
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage import held_values
-from tinycore.tensor.storage.change_tracking import change_sets, record_bound
+from tinycore.tensor.storage.change_tracking import change_sets, own_sets, record_bound
 from tinycore.tensor.storage.liveness import replace_nodes, while_walking
 from tinycore.tensor.storage.storage import waiting_storages
 from tinycore.tensor.storage.view_writes import show
@@ -172,7 +172,7 @@ def note_history(
         history.mark_done(form.assigned, replaced)
     captured = held_values.scope.ends_gradients
     ends = history.Ends(form)
-    begun = set() if captured else end_anew(form, replaced, ends)
+    begun = end_anew(form, replaced, ends)
     for tensor in owners:
         root = node = root_of(tensor)
         if (base := source_below(node, NAMED_BY)).op is Op.ASSIGN:
@@ -186,22 +186,27 @@ def note_history(
     kept = differentiable(form, replaced, asked)
     if captured:
         for node, memory in kept.items():
-            if node.op is not Op.ASSIGN and (origins := ends.at(node)):
+            if node not in begun and (origins := ends.at(node)):
                 end_at(memory, origins)
     elif kept:
         history.record(kept, ends)
 
 
-def end_anew(form: CanonicalGraph, replaced: Mapping[UOp, UOp], ends: history.Ends) -> set[UOp]:
+def end_anew(form: CanonicalGraph, replaced: Replacements, ends: history.Ends) -> Collection[UOp]:
     """Record what the values that were written were computed from, and return these: a version of
-    memory begins with what gradients ended at in the one before.
+    memory begins with what gradients ended at in the one before, and in captures always.
     """
-    found = set()
+    is_all = held_values.scope.ends_gradients
+    found = {}
     for node in form.assigned:
         memory = graph.differentiable_base(replaced.get(node, node))
-        if graph.is_buffer(memory) and any(map(ended_at, buffers_below(memory))):
-            end_at(memory, ends.at(node))
-            found.add(node)
+        is_asked = is_all or any(map(ended_at, buffers_below(memory)))
+        if is_asked and graph.is_buffer(memory) and dtypes.is_float(node.dtype):
+            found[node] = memory, ends.at(node)
+    for memory, origins in found.values():  # after all of them are known, as one may read another
+        for change_set in own_sets() if is_all else ():
+            change_set.origins |= dict.fromkeys(buffers_below(memory), origins)
+        end_at(memory, origins)
     return found
 
 
