@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import PointerDType
+from tinycore.lower.steps.stage import LINE_BYTES
 from tinycore.render.base import STREAM, Limits, pointer_of
 from tinycore.uop.affine import interval
 from tinycore.uop.node import UOp
@@ -25,9 +26,10 @@ from tinycore.uop.op import ALU, Op
 from tinycore.uop.rewrite import rebuilt
 from tinycore.uop.sums import terms_of
 
-MOST_STREAMS = 4
-"""Lines that a loop may fill at a time: processors gather few of them outside of the caches."""
-LEAST_VECTOR_BYTES = 16
+MOST_STREAMS: Final = 4
+"""Lines that a loop may fill in parts at a time: processors gather few of them outside of the
+caches."""
+LEAST_VECTOR_BYTES: Final = 16
 """The narrowest vector that can be stored past the caches."""
 
 
@@ -88,7 +90,8 @@ def fills(stores: list[UOp], counter: UOp) -> bool:
     if move <= 0 or any(base is not counter and counter in base.ranges for base in terms):
         return False
     streams = {(start - first) // move for _, start in places}
-    return len(streams) <= MOST_STREAMS and len(places) * kind.count == move * len(streams)
+    gathered = len(streams) <= MOST_STREAMS or kind.size_bytes >= LINE_BYTES
+    return gathered and len(places) * kind.count == move * len(streams)
 
 
 def terms_of_place(place: UOp) -> tuple[dict[UOp, int], int]:

@@ -23,8 +23,6 @@ CHUNKS_PER_THREAD: Final = 8
 """Pieces of work per thread, so that a slow thread takes fewer of them."""
 CHUNKS_OF_FILLS: Final = 2
 """Pieces of work per thread if each piece fills an array again."""
-MOST_WANTED: Final = 4
-"""Largest multiple of the wanted pieces among which equal ones are searched for."""
 
 
 def share_among_threads(draft: Draft) -> None:
@@ -70,8 +68,7 @@ def share_steps(draft: Draft, axis: Number, wanted: int) -> None:
 
 def even_pieces(extent: int, wanted: int) -> int:
     """The least number of equal pieces of a loop that is at least `wanted`; else its steps."""
-    counts = range(wanted, min(extent, MOST_WANTED * wanted) + 1)
-    return next((n for n in counts if extent % n == 0), extent)
+    return next((n for n in range(wanted, extent) if extent % n == 0), extent)
 
 
 def share_varying(draft: Draft, outermost: UOp, wanted: int) -> bool:

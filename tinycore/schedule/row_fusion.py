@@ -37,7 +37,11 @@ PARALLEL_BYTES: Final = 64 << 10
 """Bytes a group touches from which its strips are shared among threads."""
 MOST_STRIP_BYTES: Final = 1 << 20
 """Thread-local memory for one strip."""
-LEAST_SHARED: Final = 1 / 8
+NEAREST_BYTES: Final = 16 << 10
+"""Most bytes that several rows of a strip touch if they share no operand. Softmax and deviations
+over rows of 16 to 4096 elements take .75 to 1 of the time of strips of 1 MB on a Xeon whose first
+cache has 48 KB; 32 and 64 KB are between, 4 and 8 KB no better but for the shortest rows."""
+LEAST_SHARED: Final = 0.125
 """Fraction of its footprint that a kernel must share with the group if it reads none of its
 results."""
 MOST_REREAD: Final = 1.25
@@ -114,9 +118,9 @@ class FusionGroup:
 
 def is_product(launch: Launch) -> bool:
     """True if a kernel reduces over an operand that all rows share, as a product with weights."""
-    reread, _ = launch.footprint(1)
-    reduces = any(n.op is Op.REDUCE for n in launch.nodes)
-    return reduces and any(size_of(span) > LINE_BYTES for span in reread.values())
+    return any(n.op is Op.REDUCE for n in launch.nodes) and any(
+        size_of(span) > LINE_BYTES for span in launch.footprint(1)[0].values()
+    )
 
 
 def cut_rows(
@@ -131,15 +135,16 @@ def cut_rows(
         if reread > limits.cache_bytes * MOST_REREAD:
             return None
         # Every strip loads the operands that its rows share: longer strips load them less often,
-        # which is worth rows that fall out of the near cache. Without such an operand nothing is
-        # gained by a strip of more than half of that cache.
+        # which is worth rows that fall out of the near cache. Without such an operand one row is
+        # enough, and most lanes and copies share work in few.
         room = min(2 * limits.cache_bytes, MOST_STRIP_BYTES) if reread else limits.cache_bytes // 2
         if row > room:
             continue  # a row is too long: take one more loop as rows
         *outer, last = shape[:depth]
-        most = min(room // max(row, 1), last)
-        if row * math.prod(shape[:depth]) > PARALLEL_BYTES:
-            most = min(most, last // max(FEWEST_STRIPS // math.prod(outer), 1))
+        most = min((room if reread else NEAREST_BYTES) // max(row, 1), last)
+        around = math.prod(outer)
+        if row * around * last > PARALLEL_BYTES:
+            most = min(most, last // max(FEWEST_STRIPS // around, 1))
         rows = max((n for n in range(1, most + 1) if last % n == 0), default=1)
         return None if reread and rows < min(FEWEST_ROWS, last) else (depth, rows)
     return None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tiny_cpu import arch
 from tiny_cpu.arch import Arch, host_machine
 from tinycore.config import Context
 from tinycore.errors import SettingError
@@ -49,6 +50,15 @@ def test_threads_are_of_this_machine() -> None:
         limits = Arch.parse("native").limits()
 
     assert limits.threads == 7
+
+
+@pytest.mark.parametrize(("listed", "found"), [(8, 8), (32, 24), (480, 24)])
+def test_a_processor_counts_on_its_part_of_a_last_cache_only(
+    listed: int, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arch, "_cache_bytes", lambda level, usual: listed << 20)
+    with Context(CPU_COUNT=2):
+        assert Arch.parse("x86_64").limits().stream_bytes == found << 20
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,14 @@ def test_few_lines_are_filled_at_a_time(count: int, found: set[int]) -> None:
     assert streams(UOp.sink(UOp(Op.END, dtypes.void, (body, i)))) == found
 
 
+def test_many_whole_lines_are_stored_at_a_time() -> None:
+    i, wide = UOp.range(64, 0), SINGLE.vec(16)
+    places = [element(0, SINGLE, 1 << 20, i * 16 + row * 4096) for row in range(16)]
+    body = UOp(Op.GROUP, dtypes.void, tuple(store(p, UOp.const(wide, 1.0)) for p in places))
+
+    assert streams(UOp.sink(UOp(Op.END, dtypes.void, (body, i)))) == {0}
+
+
 def test_vectors_side_by_side_are_one_line() -> None:
     i = UOp.range(16, 0)
     places = [element(0, SINGLE, 1 << 20, i * 64 + part * 8) for part in range(8)]

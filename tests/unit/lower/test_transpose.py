@@ -64,6 +64,22 @@ def test_whole_lines_are_read_where_little_is_read_twice(extent: int, tall: int)
     assert Split((0,), tall) in plan
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "blocks"),
+    [(512, 512, {4, 2}), (48, 512, {2}), (512, 48, {4}), (80, 80, set())],
+)
+def test_neighboring_squares_are_copied_in_blocks_without_rest(
+    rows: int, columns: int, blocks: set[int]
+) -> None:
+    kernel = turned(rows, columns)
+    plan = plan_for(kernel, Limits(vector_bytes=64))
+    cut = {step.by for step in plan if isinstance(step, Split) and len(step.axis) == 2}
+
+    assert cut == blocks, [str(step) for step in plan]
+    loads = expand_loops(apply_plan(kernel, plan), Renderer(Limits(vector_bytes=64))).every(Op.LOAD)
+    assert {n.dtype for n in loads} == {dtypes.float32.vec(16)}
+
+
 def test_threads_share_a_transpose() -> None:
     plan = plan_for(turned(512, 512), Limits(vector_bytes=32, threads=2))
 

@@ -61,6 +61,14 @@ def test_strips_of_one_row_have_no_loop_over_the_rows_of_a_strip() -> None:
     assert [len(end.src) - 1 for end in ends] == [1, 1, 1]  # each closes a loop
 
 
+@pytest.mark.parametrize(("columns", "rows"), [(4096, 1), (256, 4), (64, 16)])
+def test_rows_that_share_nothing_stay_in_the_nearest_cache(columns: int, rows: int) -> None:
+    (item,) = Tensor(numbers(4096, columns)).realize().softmax(-1).schedule()
+    (outer,) = [n for n in item.ast.src[0].src[1:] if n.op is Op.RANGE]
+
+    assert outer.extent == 4096 // rows
+
+
 def exponentials(*results: Tensor) -> int:
     """Number of exponentials in the one kernel that computes some results."""
     (item,) = results[0].schedule(*results[1:])

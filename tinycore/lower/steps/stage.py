@@ -27,6 +27,7 @@ WITHIN: Final = (AxisKind.UNROLL, AxisKind.PARTIAL, AxisKind.VECTOR, AxisKind.PA
 ALIASING_BYTES: Final = 4096
 """Distance of addresses that map to the same set of a cache of 32 KB with 8 ways."""
 LINE_BYTES: Final = 64
+"""Bytes of a processor's cache line."""
 
 MOST_SCRATCH: Final = 2 << 20
 """Most bytes of an array; where threads share no memory, arrays are on the stack."""

@@ -40,11 +40,6 @@ SCANNED_VECTORS: Final = 8
 """Vectors of scans that go through rows far apart: whole lines, and several of them."""
 
 
-def no_wait(facts: KernelFacts, limits: Limits, axis: UOp) -> float | None:
-    """None at all: memory is read in its order."""
-    return 0.0
-
-
 class Strategy(NamedTuple):
     """A way to tile loops, which proposes itself for each loop that lanes suit."""
 
@@ -55,8 +50,9 @@ class Strategy(NamedTuple):
     """Applies it to a draft, along a loop `axis`."""
     is_along_sums: bool | None = False
     """True if lanes run along reduced loops, False along outputs; None for scalars."""
-    waits: Callable[[KernelFacts, Limits, UOp], float | None] = no_wait
-    """Cycles per access of waiting for memory; None for loops that it is not for."""
+    waits: Callable[[KernelFacts, Limits, UOp], float | None] = lambda *_: 0.0
+    """Cycles per access of waiting for memory: none where it is read in its order; None for loops
+    that it is not for."""
 
     def proposals(self, facts: KernelFacts, limits: Limits, lanes: Lanes) -> Iterator[Proposal]:
         """One for each loop."""

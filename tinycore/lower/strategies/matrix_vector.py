@@ -32,23 +32,19 @@ UPDATE_WAITS: Final = 2 / ROWS_AT_ONCE
 def wait_for_updates(facts: KernelFacts, limits: Limits, axis: UOp) -> float | None:
     """Cycles that a row waits for its sums; None for loops along which what is reduced are no
     contiguous rows that lie far apart."""
-    return UPDATE_WAITS if reads_down(facts, axis, facts.reduced[-1]) else None
-
-
-def reads_down(facts: KernelFacts, axis: UOp, depth: UOp) -> bool:
-    """True if the reduction over `depth` reads vectors along `axis` that lie far apart."""
-    if axis.extent < LEAST_HELD or depth.extent < 2 * ROWS_AT_ONCE:
-        return False
-    if overwrites_what_it_reads(facts.kernel):
-        return False
+    depth = facts.reduced[-1]
+    is_short = axis.extent < LEAST_HELD or depth.extent < 2 * ROWS_AT_ONCE
+    if is_short or overwrites_what_it_reads(facts.kernel):
+        return None
     along = [n for n in facts.loads if axis in n.ranges]
     moves = [facts.stride(n, depth) for n in along if len(n.src) == 2]
-    return (
+    is_far = (
         len(moves) == len(along) > 0
         and all(m is not None and m >= axis.extent // 2 for m in moves)
         and all(facts.stride(n, axis) == 1 for n in along)
         and facts.are_side_by_side
     )
+    return UPDATE_WAITS if is_far else None
 
 
 def accumulate_rows(draft: Draft, axis: UOp) -> None:

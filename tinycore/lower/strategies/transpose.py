@@ -7,6 +7,7 @@ grid in shared memory, whose rows are padded, so that a column is in different b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,7 +17,13 @@ from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number
-from tinycore.lower.steps.stage import WORD_BYTES, Dimension, Stage, staged_values
+from tinycore.lower.steps.stage import (
+    LINE_BYTES,
+    WORD_BYTES,
+    Dimension,
+    Stage,
+    staged_values,
+)
 from tinycore.lower.steps.tensorize import COLUMNS
 from tinycore.lower.strategies.grid_stages import SECTOR_BYTES, deal_out
 from tinycore.lower.strategies.grid_tiling import Cut, Tiling, innermost_group
@@ -25,8 +32,10 @@ from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import TRANSCENDENTAL, AxisKind
 
-LINE_BYTES: Final = 64
-"""Bytes of a cache line."""
+BLOCK: Final = (4, 2)
+"""Squares of a block along rows and columns: neighbors share pairs of lines, which processors fetch
+together. Copies of 256 x 256 to 4096 x 4096 float32 and float16 take .4 to .85 of the time without
+blocks on a Xeon with AVX-512; 2 x 2 and 8 x 8 squares differ little."""
 MOST_AGAIN: Final = 8
 """Accept up to an eighth of redundant copying to read whole cache lines."""
 SIDE: Final = 32
@@ -77,20 +86,25 @@ def transpose_blocks(draft: Draft) -> None:
     assert found is not None, "the kernel has squares"  # or else there is no proposal
     column, row = found
     inside, across = column.number, row.number
-    tall = squares_of_line(draft.facts, draft.limits, row, lanes)
+    tall = draft.size("rows", squares_of_line(draft.facts, row, lanes), row.extent, least=2)
     draft.do(
         Split(inside, lanes),
-        Split(across, draft.size("rows", tall, row.extent, least=2)),
+        Split(across, tall),
         Bind((*inside, 1), AxisKind.VECTOR),
         Bind((*across, 1), AxisKind.UNROLL),
     )
-    outer = ((*across, 0), (*inside, 0))
-    loops = [r.arg for r in draft.facts.outputs if r.kind is AxisKind.LOOP]
-    others = (axis.number for axis in loops if axis.number not in outer)
-    draft.do(Reorder(draft.present(*others, *outer)))
+    over, along = (*across, 0), (*inside, 0)
+    loops = [r.number for r in draft.facts.outputs if r.kind is AxisKind.LOOP]
+    order = [n for n in loops if n not in (over, along)]
+    squares = -(-row.extent // tall), -(-column.extent // lanes)
+    for number, count, most in zip((over, along), squares, BLOCK, strict=True):
+        if (by := math.gcd(count, draft.size("squares", most))) > 1:
+            draft.do(Split(number, by))
+        order += number, (*number, 0)
+    draft.do(Reorder(draft.present(*order, (*over, 1), (*along, 1))))
 
 
-def squares_of_line(facts: KernelFacts, limits: Limits, row: UOp, lanes: int) -> int:
+def squares_of_line(facts: KernelFacts, row: UOp, lanes: int) -> int:
     """Squares along a row whose stores cover whole cache lines: a partial line is soon evicted.
 
     Rows that are far apart map to few sets of a cache. One square only, if whole lines would copy

@@ -148,12 +148,13 @@ class Arch:
 
     def limits(self) -> Limits:
         """The limits of this processor, by which plans are made."""
-        vector_bytes, registers, pair_bytes = 16, 32, 0  # NEON
+        vector_bytes, registers, pair_bytes, last = 16, 32, 0, 0  # NEON
         if self.machine == "x86_64":
             known = self.known_features
             wide = "avx512f" in known
             vector_bytes = 64 if wide else 32 if "avx" in known else 16
             registers = 32 if wide else 16
+            last = min(_cache_bytes(3, 32 << 20), _OWN_BYTES * cpu_count())
             pair_bytes = 64 if "avx512bw" in known else 32 if "avx2" in known else 16
         return Limits(
             vector_bytes=vector_bytes,
@@ -162,7 +163,7 @@ class Arch:
             threads=cpu_count(),
             parallel_varies=True,
             cache_bytes=_cache_bytes(2, 512 << 10),
-            stream_bytes=_cache_bytes(3, 32 << 20) if self.machine == "x86_64" else 0,
+            stream_bytes=last,
         )
 
 
@@ -230,15 +231,18 @@ def _host_lines() -> Mapping[str, str]:
     return facts
 
 
-_CACHES: Final = Path("/sys/devices/system/cpu/cpu0/cache")
+_OWN_BYTES: Final = 12 << 20
+"""Most bytes of the last cache for each of our processors: a virtual machine is told of the whole
+cache of its host. A copy whose result is read next is faster by stores past the caches from 16 to
+32 MB on 2 processors of a Zen 4 with 32 MB for 8, from 8 to 16 MB on 2 of a Xeon with 480 MB."""
 
 
 @cache
 def _cache_bytes(level: int, usual: int) -> int:
     """Bytes of the first core's second or third cache as Linux tells them ("512K"), or `usual`."""
     try:
-        text = (_CACHES / f"index{level}/size").read_text("ascii")
-        return int(text.strip().removesuffix("K")) << 10
+        file = Path(f"/sys/devices/system/cpu/cpu0/cache/index{level}/size")
+        return int(file.read_text("ascii").strip("K\n")) << 10
     except (OSError, ValueError):
         return usual
 
