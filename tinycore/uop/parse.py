@@ -63,7 +63,9 @@ SPACES: Final[dict[str, Space]] = {"global": "global", "local": "local", "regist
 
 
 class Reader:
-    """One line of text as tokens, and the nodes that lines before it defined."""
+    """One line of text as tokens, with an empty one at its end, and the nodes that lines before it
+    defined.
+    """
 
     def __init__(self, line: str, number: int, nodes: dict[str, UOp]) -> None:
         self.number = number
@@ -78,6 +80,7 @@ class Reader:
             if bad:
                 self.fail(f"unexpected {bad!r}")
             self.tokens.append(token)
+        self.tokens.append("")
 
     def fail(self, problem: str) -> NoReturn:
         """Raise FileFormatError for this line."""
@@ -85,22 +88,23 @@ class Reader:
 
     def at_end(self) -> bool:
         """True if the line is used up."""
-        return self.place == len(self.tokens)
+        return not self.tokens[self.place]
 
     def peek(self) -> str:
         """The next token, empty at the end."""
-        return "" if self.at_end() else self.tokens[self.place]
+        return self.tokens[self.place]
 
     def next(self, wanted: str) -> str:
         """The next token; `wanted` says what should be there."""
-        if self.at_end():
+        found = self.tokens[self.place]
+        if not found:
             self.fail(f"the line ends where {wanted} should be")
         self.place += 1
-        return self.tokens[self.place - 1]
+        return found
 
     def accept(self, token: str) -> bool:
         """Skip the next token if it is this one."""
-        found = self.peek() == token
+        found = self.tokens[self.place] == token
         self.place += found
         return found
 
