@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 17_938,
-    "tinycore/schedule": 61_223,
+    "tinycore/schedule": 61_235,
     "tinycore/tensor": 13_548,
     "tinycore/tensor/autograd": 9_261,
     "tinycore/tensor/capture": 16_000,

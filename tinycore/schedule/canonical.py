@@ -53,8 +53,8 @@ class CanonicalGraph(NamedTuple):
     """Nodes that hold their value, and the memory that is read instead of them."""
     apart: list[int]
     """The numbers that nodes of one tensor alone have, by those of their canonical nodes."""
-    calls: int
-    """The number of CALLs."""
+    calls: list[UOp]
+    """The CALLs, whose gradients go to sources that the canonical graph has no part in."""
     scope: object
     """The scope whose values are read."""
     shown: Collection[UOp] = ()
@@ -103,7 +103,7 @@ def canonicalize(
     assigned: list[UOp] = []
     cached: dict[UOp, UOp] = {}
     apart: list[int] = []
-    calls = 0
+    calls: list[UOp] = []
     if begun is None:
         naming = Naming()
     else:
@@ -158,7 +158,8 @@ def canonicalize(
                 elif op is BUFFER_VIEW:
                     memory.append(node)
                 elif op is CALL:
-                    src, argument, calls = src[:1], calls, calls + 1
+                    src, argument = src[:1], len(calls)
+                    calls.append(node)
                 elif op in KEPT_APART and type(argument) is int:  # kept apart from equal ones
                     apart.append(argument)
                     argument = len(apart) - 1

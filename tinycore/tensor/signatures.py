@@ -451,7 +451,7 @@ def at_once(
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
-        if sys._getframe(1).f_globals.get("__package__") == __package__:
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("tinycore.tensor."):
             return function(*given, **named)
         try:
             if not own or has_no_handler():

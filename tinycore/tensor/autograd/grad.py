@@ -22,11 +22,6 @@ from tinycore.uop.op import Op, Write, registers
 Gradients = tuple[UOp | None, ...]
 Rule = Callable[[UOp, UOp], Gradients]
 
-GRADIENT_RULES: Final[dict[Op, Rule]] = {}
-"""The derivative of every op that has one."""
-rule: Final = registers(GRADIENT_RULES)
-"""Register a function as the derivative of some ops."""
-
 
 def scale(x: UOp, number: Scalar) -> UOp:
     """x * number."""
@@ -38,33 +33,50 @@ def zero(x: UOp) -> UOp:
     return graph.full_like(x, 0)
 
 
+GRADIENT_RULES: Final[dict[Op, Rule]] = {
+    Op.ADD: lambda node, g: (g, g),
+    Op.SUB: lambda node, g: (g, -g),
+    Op.MUL: lambda node, g: (g * node.src[1], g * node.src[0]),
+    Op.MULACC: lambda node, g: (g * node.src[1], g * node.src[0], g),
+    Op.NEG: lambda node, g: (-g,),
+    Op.RECIPROCAL: lambda node, g: (-(g * node * node),),
+    Op.SQRT: lambda node, g: (g / scale(node, 2),),
+    Op.EXP: lambda node, g: (g * node,),
+    Op.EXP2: lambda node, g: (scale(g * node, math.log(2)),),
+    Op.LOG: lambda node, g: (g / node.src[0],),
+    Op.LOG2: lambda node, g: (g / scale(node.src[0], math.log(2)),),
+    # the same value; between floats it is converted back
+    **dict.fromkeys((Op.CONTIGUOUS, Op.VALUE, Op.OWN), lambda node, g: (g,)),
+    Op.CAST: lambda node, g: (
+        g.cast(kind) if dtypes.is_float(kind := node.src[0].dtype) else None,
+    ),
+    Op.CONTIGUOUS_BACKWARD: lambda node, g: (g.alu(Op.CONTIGUOUS),),
+    Op.COPY: lambda node, g: (g.alu(Op.COPY, device_node(node.src[0].device)), None),
+    # former content has none; a CUSTOM has several results, and is told which one it is of
+    Op.ASSIGN: lambda node, g: (None, UOp.sink(node, g) if node.src[1].op is Op.CUSTOM else g),
+    # the adjoint of movement is movement, or a sum
+    Op.RESHAPE: lambda node, g: (graph.reshape(g, node.src[0].shape),),
+    Op.EXPAND: lambda node, g: (graph.sum_to(g, node.src[0].shape),),
+    Op.PERMUTE: lambda node, g: (graph.permute(g, [*map(node.arg.index, range(len(node.arg)))]),),
+    Op.PAD: lambda node, g: (
+        graph.shrink(
+            g, [(a, a + n) for (a, _), n in zip(node.arg, node.src[0].shape, strict=True)]
+        ),
+    ),
+    Op.SHRINK: lambda node, g: (
+        graph.pad(g, [(a, n - b) for (a, b), n in zip(node.arg, node.src[0].shape, strict=True)]),
+    ),
+    Op.SKEW: lambda node, g: (
+        graph.unskew(g, node.arg._replace(size=node.src[0].shape[node.arg.axis])),
+    ),
+    Op.FLIP: lambda node, g: (graph.flip(g, [a for a, turned in enumerate(node.arg) if turned]),),
+}
+"""The derivative of every op that has one."""
+rule: Final = registers(GRADIENT_RULES)
+"""Register a function as the derivative of some ops."""
+
+
 # --- arithmetic
-
-
-@rule(Op.ADD)
-def of_add(node: UOp, g: UOp) -> Gradients:
-    """d(a + b) = da + db."""
-    return g, g
-
-
-@rule(Op.SUB)
-def of_sub(node: UOp, g: UOp) -> Gradients:
-    """d(a - b) = da - db."""
-    return g, -g
-
-
-@rule(Op.MUL)
-def of_mul(node: UOp, g: UOp) -> Gradients:
-    """d(a b) = b da + a db."""
-    a, b = node.src
-    return g * b, g * a
-
-
-@rule(Op.MULACC)
-def of_mulacc(node: UOp, g: UOp) -> Gradients:
-    """d(a b + c) = b da + a db + dc."""
-    a, b, _ = node.src
-    return g * b, g * a, g
 
 
 @rule(Op.FDIV)
@@ -72,48 +84,6 @@ def of_fdiv(node: UOp, g: UOp) -> Gradients:
     """d(a / b) = da / b - (a / b) db / b."""
     share = g / node.src[1]
     return share, -(share * node)
-
-
-@rule(Op.NEG)
-def of_neg(node: UOp, g: UOp) -> Gradients:
-    """d(-a) = -da."""
-    return (-g,)
-
-
-@rule(Op.RECIPROCAL)
-def of_reciprocal(node: UOp, g: UOp) -> Gradients:
-    """d(1/a) = -da / a**2."""
-    return (-(g * node * node),)
-
-
-@rule(Op.SQRT)
-def of_sqrt(node: UOp, g: UOp) -> Gradients:
-    """d sqrt(a) = da / (2 sqrt(a))."""
-    return (g / scale(node, 2),)
-
-
-@rule(Op.EXP)
-def of_exp(node: UOp, g: UOp) -> Gradients:
-    """d e**a = e**a da."""
-    return (g * node,)
-
-
-@rule(Op.EXP2)
-def of_exp2(node: UOp, g: UOp) -> Gradients:
-    """d 2**a = 2**a ln(2) da."""
-    return (scale(g * node, math.log(2)),)
-
-
-@rule(Op.LOG)
-def of_log(node: UOp, g: UOp) -> Gradients:
-    """d ln(a) = da / a."""
-    return (g / node.src[0],)
-
-
-@rule(Op.LOG2)
-def of_log2(node: UOp, g: UOp) -> Gradients:
-    """d log2(a) = da / (a ln(2))."""
-    return (g / scale(node.src[0], math.log(2)),)
 
 
 @rule(Op.SIN)
@@ -155,95 +125,10 @@ def condition_by_result(node: UOp) -> UOp:
     return condition.replace(src=(below, equal))
 
 
-@rule(Op.CAST)
-def of_cast(node: UOp, g: UOp) -> Gradients:
-    """The gradient, converted back, between floats."""
-    source = node.src[0].dtype
-    return (g.cast(source) if dtypes.is_float(source) else None,)
+# --- writes
 
 
-# --- identity
-
-
-@rule(Op.CONTIGUOUS, Op.VALUE, Op.OWN)
-def of_contiguous(node: UOp, g: UOp) -> Gradients:
-    """The gradient, unchanged."""
-    return (g,)
-
-
-@rule(Op.CONTIGUOUS_BACKWARD)
-def of_contiguous_backward(node: UOp, g: UOp) -> Gradients:
-    """The gradient, as a contiguous copy."""
-    return (g.alu(Op.CONTIGUOUS),)
-
-
-@rule(Op.COPY)
-def of_copy(node: UOp, g: UOp) -> Gradients:
-    """The gradient, copied back to the device of the source."""
-    return g.alu(Op.COPY, device_node(node.src[0].device)), None
-
-
-@rule(Op.ASSIGN)
-def of_assign(node: UOp, g: UOp) -> Gradients:
-    """Gradient of the written value; the previous content has none.
-
-    A CUSTOM has several results, and is told which one a gradient is of.
-    """
-    return None, UOp.sink(node, g) if node.src[1].op is Op.CUSTOM else g
-
-
-# --- movement: each op's adjoint is a movement op or a sum
-
-
-@rule(Op.RESHAPE)
-def of_reshape(node: UOp, g: UOp) -> Gradients:
-    """The gradient, reshaped back."""
-    return (graph.reshape(g, node.src[0].shape),)
-
-
-@rule(Op.EXPAND)
-def of_expand(node: UOp, g: UOp) -> Gradients:
-    """Repetitions are added up."""
-    return (graph.sum_to(g, node.src[0].shape),)
-
-
-@rule(Op.PERMUTE)
-def of_permute(node: UOp, g: UOp) -> Gradients:
-    """Axes put back."""
-    return (graph.permute(g, [node.arg.index(axis) for axis in range(len(node.arg))]),)
-
-
-@rule(Op.PAD)
-def of_pad(node: UOp, g: UOp) -> Gradients:
-    """The gradient without the padding."""
-    sizes = node.src[0].shape
-    return (
-        graph.shrink(
-            g, [(before, before + n) for (before, _), n in zip(node.arg, sizes, strict=True)]
-        ),
-    )
-
-
-@rule(Op.SHRINK)
-def of_shrink(node: UOp, g: UOp) -> Gradients:
-    """The gradient padded by zeros where the source was cut."""
-    sizes = node.src[0].shape
-    return (
-        graph.pad(g, [(start, n - stop) for (start, stop), n in zip(node.arg, sizes, strict=True)]),
-    )
-
-
-@rule(Op.FLIP)
-def of_flip(node: UOp, g: UOp) -> Gradients:
-    """The gradient, flipped back."""
-    return (graph.flip(g, [axis for axis, reverse in enumerate(node.arg) if reverse]),)
-
-
-@rule(Op.SKEW)
-def of_skew(node: UOp, g: UOp) -> Gradients:
-    """UNSKEW is the adjoint of SKEW."""
-    how: Skew = node.arg
-    return (graph.unskew(g, how._replace(size=node.src[0].shape[how.axis])),)
+# --- movement
 
 
 @rule(Op.UNSKEW)
@@ -400,7 +285,7 @@ def gradients(
     order = [n for n in below if n.shape_or_none is not None or n.op is CUSTOM]
     useful: set[UOp] = set()
     for node in order:
-        is_passed = node in passing or made_of(node) is not None
+        is_passed = node in passing or bool(made_of(node))
         if node in wanted or (is_passed and not useful.isdisjoint(sources_of(node))):
             useful.add(node)
     found, shown = {root: seed}, {seed}
@@ -409,7 +294,7 @@ def gradients(
             continue
         if node in wanted:
             shown.add(found[node])
-        if (made := made_of(node)) is not None:
+        if made := made_of(node):
             parts: Iterable[tuple[UOp, UOp | None]] = [
                 (made.node, graph.reshape(found[node], made.node.shape))
             ]

@@ -6,27 +6,30 @@ Floor 5. Memory may know the node that it was computed by (`Made`), through whic
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
-from tinycore.tensor.autograd.past import kept_of, made_of
-from tinycore.tensor.autograd.versions import Home
+from tinycore.tensor.autograd.past import (
+    NOTHING_KNOWN,
+    Home,
+    Homes,
+    Known,
+    kept_of,
+    known_of,
+    living,
+    made_of,
+)
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, is_gradient_leaf
 from tinycore.uop.op import Op
 
 NO_SOURCES: Final[frozenset[UOp]] = frozenset()
-BufferSet = frozenset[weakref.ref[Home]]
-"""Memory, and identities of tensors, that are not kept alive by it."""
-NOBODY: Final[BufferSet] = frozenset()
 FEWEST_DROPPED: Final = 64
 """Sources of realized memory between two looks at which of them are still there."""
-Walked = dict[UOp, frozenset[UOp]]
-"""Nodes below each node, as far as a walk has found them."""
 
 
 def reached(root: UOp) -> list[UOp]:
@@ -37,50 +40,30 @@ def reached(root: UOp) -> list[UOp]:
     stack = [root]
     while stack:
         made = made_of(node := stack.pop())
-        new = [n for n in (next_to(node) if made is None else [made.node]) if n not in found]
+        if made:
+            below: Sequence[UOp] = [made.node]
+        elif passes_gradient(node):
+            below = node.src[node.op is ASSIGN :]
+        else:
+            continue
+        new = [n for n in below if n not in found]
         found.update(dict.fromkeys(new))
         stack += new
     return list(found)
 
 
-def next_to(node: UOp) -> tuple[UOp, ...]:
-    """The nodes that a gradient goes on to from a node, as far as no memory is between."""
-    if not passes_gradient(node):
-        return ()
-    return node.src[1:] if node.op is ASSIGN else node.src
+MARKED: Final = frozenset({Op.ASSIGN, Op.DETACH, Op.MULTI})
+"""Ops of nodes at which gradients may end, or go on below memory."""
+ENDS: Final = frozenset({Op.BUFFER, Op.UNIQUE})
+"""Ops of memory, and of identities of tensors with nodes of their own."""
 
 
-ENDING: Final = frozenset({Op.ASSIGN, Op.DETACH})
-"""Ops of nodes at which gradients may end."""
-
-
-def marked_below(root: UOp, is_told: Callable[[UOp], bool], found: Walked) -> frozenset[UOp]:
-    """The nodes that a gradient of a node reaches, and where it may end, goes on below memory, or
-    that are to be told; not those below memory. `found` are the answers so far, as the nodes of a
-    run share their graphs.
+def reached_from(nodes: Collection[UOp]) -> dict[UOp, frozenset[UOp]]:
+    """For some nodes, and each below them, the BUFFERs of floats that a gradient goes to, the
+    identities of tensors with nodes of their own, and on the way those of the nodes and what is
+    MARKED. One walk for all, as the values of a run share their graphs.
     """
-    opened: dict[UOp, tuple[UOp, ...]] = {}
-    marks: set[UOp] = set()
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if (below := opened.get(node)) is None:
-            is_made = made_of(node) is not None
-            if is_made or node.op in ENDING or is_told(node):
-                marks.add(node)
-            below = opened[node] = () if is_made else next_to(node)
-            if new := [n for n in below if n not in found]:
-                stack += new
-                continue
-        marked = union([found[n] for n in below]) if below else NO_SOURCES
-        found[stack.pop()] = marked | {node} if node in marks else marked
-    return found[root]
-
-
-def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
-    """For each node, the BUFFERs of floats that a gradient goes to, and the identities of tensors
-    with nodes of their own. One walk for all, as the writes of a run share their graphs.
-    """
+    asked = frozenset(nodes)
     found: dict[UOp, frozenset[UOp]] = {}
     passing: set[UOp] = set()
 
@@ -91,15 +74,18 @@ def sources_below(nodes: Iterable[UOp]) -> dict[UOp, frozenset[UOp]]:
 
     for node in UOp.sink(*nodes).toposort(enter):
         if memory := sources_at(node):
-            found[node] = frozenset(memory)
+            reached = frozenset(memory)
         elif node not in passing:
-            found[node] = NO_SOURCES
-        elif node.op is ASSIGN:  # of numbers alone, into memory that may ask
-            found[node] = found[node.src[1]] or frozenset(buffers_below(node))
+            reached = NO_SOURCES
+        elif node.op is ASSIGN:
+            reached = found[node.src[1]]
+            if not any(n.op in ENDS for n in reached):  # numbers alone, into memory that may ask
+                reached |= {*buffers_below(node)}
         else:
-            found[node] = union([found[s] for s in node.src])
+            reached = union([found[s] for s in node.src])
         if node.op is OWN:  # whose tensor may get other memory than what is below
-            found[node] |= {graph.identity(node.arg)}
+            reached |= {graph.identity(node.arg)}
+        found[node] = reached | {node} if node in asked or node.op in MARKED else reached
     return found
 
 
@@ -123,21 +109,19 @@ class Pasts:
     count = 0
 
 
-def present(homes: BufferSet) -> list[UOp]:
+def present(homes: Homes) -> list[UOp]:
     """The memory with some homes, in its present versions, and the nodes of values and tensors."""
-    return [node for home in versions.living(homes) for node in home.present()]
+    return [node for home in living(homes) for node in home.present()]
 
 
-def ended_at(memory: UOp) -> BufferSet:
-    """The BUFFERs that a realized one was computed from, where gradients end."""
-    past = getattr(memory, "_past", NOBODY)
-    if type(past) is not frozenset:
-        made = kept_of(memory)
-        return NOBODY if made is None or made_of(memory) is made else ended_below(made.sources)
-    return past
+def ended_at(memory: UOp) -> Homes:
+    """The memory that a realized one was computed from, where gradients end."""
+    known: Known = getattr(memory, "_past", NOTHING_KNOWN)
+    made = known.made
+    return known.ended if made is None or made_of(memory) else ended_below(made.sources)
 
 
-def ended_below(memory: Iterable[UOp]) -> BufferSet:
+def ended_below(memory: Iterable[UOp]) -> Homes:
     """The same for a node whose gradient goes to some BUFFERs first, also through kept graphs.
 
     Nobody can want a gradient of memory that is gone. So now and then that is left out, or
@@ -148,7 +132,7 @@ def ended_below(memory: Iterable[UOp]) -> BufferSet:
     stack = [*memory]
     seen = {*stack}
     while stack:
-        if (made := kept_of(node := stack.pop())) is not None:
+        if made := kept_of(node := stack.pop()):
             new = [n for n in made.sources if n not in seen]
             seen.update(new)
             stack += new
@@ -161,15 +145,14 @@ def ended_below(memory: Iterable[UOp]) -> BufferSet:
     return frozenset(found)
 
 
-def end_at(memory: UOp, origins: BufferSet, shown: Iterable[UOp] = ()) -> None:
+def end_at(memory: UOp, origins: Homes, shown: Iterable[UOp] = ()) -> None:
     """Record what memory was computed from, at which gradients end: that is neither its former
     content, nor the tensor itself, by the identities `shown`.
     """
-    buffers = buffers_below(memory)
-    known = map(versions.homes.get, (*buffers, *shown))  # nothing ended at what has no home
-    own = {weakref.ref(home) for home in known if home is not None}
-    for buffer in buffers:
-        buffer._past = origins - own
+    known = [*map(known_of, buffers_below(memory))]
+    own = {weakref.ref(each.home) for each in (*known, *map(known_of, shown))}
+    for each in known:
+        each.made, each.ended = None, origins - own
 
 
 def origin(node: UOp) -> UOp:

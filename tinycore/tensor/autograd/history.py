@@ -9,11 +9,11 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore._locks import recursive_lock
+from tinycore._lru import Lru
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
@@ -21,22 +21,27 @@ from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import is_data_written
 from tinycore.tensor.autograd.gradient_sources import (
-    ENDING,
-    NOBODY,
-    BufferSet,
-    Walked,
+    ENDS,
+    MARKED,
     end_at,
     ended_at,
     ended_below,
     is_filled,
-    marked_below,
     origin,
     reached,
+    reached_from,
     sources_at,
-    sources_below,
     still_there,
 )
-from tinycore.tensor.autograd.past import Made, kept_of, made_of
+from tinycore.tensor.autograd.past import (
+    NOBODY,
+    Homes,
+    Made,
+    home_of_value,
+    kept_of,
+    known_of,
+    made_of,
+)
 from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of
@@ -47,7 +52,7 @@ if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
     from tinycore.tensor.core import Core
 
-BUFFER: Final = Op.BUFFER
+BUFFER, UNIQUE = Op.BUFFER, Op.UNIQUE
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes that gradients of one version of memory go through; beyond that they end."""
 
@@ -55,12 +60,14 @@ MOST_HISTORY_NODES: Final = 50_000
 class GraphFacts(NamedTuple):
     """Facts of some graphs. Those of canonical graphs are the same for all runs of that form."""
 
-    sources: Sequence[Collection[Any]]
-    """For each graph, the BUFFERs, and identities of tensors, that a gradient goes to."""
-    inner: Sequence[Sequence[int]]
-    """For each graph, the places of the others that are parts of it."""
+    reached: Mapping[UOp, Collection[UOp]]
+    """Nodes that a gradient of each goes to and through, as `reached_from` tells it."""
+    inner: Mapping[UOp, Collection[UOp]]
+    """For each graph, the others that are parts of it."""
     size: int
     """The number of nodes in all graphs."""
+    is_canonical: bool = False
+    """True if all nodes are canonical, and the numbers of identities those of the form."""
 
 
 lock: Final = recursive_lock()
@@ -92,7 +99,7 @@ def done(writes: Iterable[UOp]) -> dict[UOp, UOp]:
 # --- recording
 
 
-def record(values: Mapping[UOp, UOp], ends: Ends) -> None:
+def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     """Keep the nodes of a run that stay differentiable, each by the memory with its value.
 
     A value that no gradient of memory flows through is differentiated by another of the run that it
@@ -101,27 +108,29 @@ def record(values: Mapping[UOp, UOp], ends: Ends) -> None:
     """
     if not any(dtypes.is_float(node.dtype) for node in values):
         return
-    form = ends.form
     with lock:
         deque(map(versions.home, form.shown), maxlen=0)  # which tell what they have memory for
-        facts = facts_of_run([*values], form)
-        nodes, memory = [*values], [*values.values()]
-        size = facts.size + longest_past(form, memory)
+        ends = Ends(form, values)
+        size = ends.facts.size + longest_past(form, values.values())
         reads = read_by(form)
         found = []
-        for place, (node, below) in enumerate(zip(nodes, facts.sources, strict=True)):
+        for node, memory in values.items():
+            reached = ends.reached(node)
+            sources = tuple([n for n in reached if n.op in ENDS])
+            marks = frozenset([n for n in reached if n.op in MARKED or n.op is BUFFER])
+            below = ends.bound(ends.facts.inner[ends.named(node)])
+            inner = {n: values[n] for n in below if n in values}
             own = origin(node) if node.op is Op.ASSIGN else None
-            inner = {nodes[number]: memory[number] for number in facts.inner[place]}
-            made = Made(node, tuple(below), inner, reads, size, [])
-            if has_source(below, own) or (own is None and inner):
-                found.append((memory[place], made))
+            if has_source(sources, own) or (own is None and inner):
+                found.append((memory, Made(node, sources, inner, reads, size, marks)))
             elif inner:
-                end_at(memory[place], ends.at(node))
+                end_at(memory, ends.at(node))
         for each, made in found:
             if size > MOST_HISTORY_NODES or each.op is Op.MULTI:  # then its parts know the ends
                 end_at(each, ended_below(made.sources))
             if size <= MOST_HISTORY_NODES:
-                each._past = made
+                known = known_of(each)
+                known.made, known.ended = made, NOBODY
                 kept.add(each)
 
 
@@ -130,7 +139,7 @@ def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
     before; gradients end at them.
     """
     with lock:
-        graphs = [(m, made) for m in list(kept) if (made := kept_of(m)) is not None]
+        graphs = [(m, made) for m in list(kept) if (made := kept_of(m))]
         read = {id(buffer) for memory, _ in graphs for buffer in buffers_below(memory)}
         known = {made.reads for _, made in graphs}
         stack = [*known]
@@ -150,58 +159,76 @@ def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
 
 
 class Ends:
-    """Ends of the gradients of a run's nodes. One walk for all of them: of past runs each is gone
-    through once, and then known by its marks.
+    """Ends of the gradients of some nodes of a run, which are known from other runs of its form,
+    unless its canonical graph lacks something: what is cached, or for gradients only.
     """
 
-    def __init__(self, form: CanonicalGraph) -> None:
+    def __init__(self, form: CanonicalGraph, nodes: Iterable[UOp]) -> None:
         self.form = form
-        self.is_told: Callable[[UOp], bool] = form.shown.__contains__
-        """True for a node that tensors show, or whose value they know."""
-        if versions.values:
-            self.is_told = lambda n: n in form.shown or n in versions.values
-        self.near: Walked = {}
-        self.past: Walked = {}
+        self.told = told = {*form.shown}
+        """Nodes that tensors show, or whose value they know."""
+        if known := versions.values:
+            told.update([n for n in form.nodes if id(n) in known])
+        self.nodes = told.union(nodes)
+        self.facts = facts_of_run(self.nodes, form)
 
-    def at(self, node: UOp) -> BufferSet:
+    def named(self, node: UOp) -> UOp:
+        """The node by which the facts know one."""
+        return self.form.nodes[node] if self.facts.is_canonical else node
+
+    def bound(self, names: Collection[UOp]) -> Collection[UOp]:
+        """The nodes of this run behind those that the facts know."""
+        if not (self.facts.is_canonical and names):
+            return names
+        apart, originals = self.form.apart, self.form.originals
+        return [graph.identity(apart[n.arg]) if n.op is UNIQUE else originals[n] for n in names]
+
+    def reached(self, node: UOp) -> Collection[UOp]:
+        """Nodes that a gradient of a node goes to and through."""
+        return self.bound(self.facts.reached[self.named(node)])
+
+    def at(self, node: UOp) -> Homes:
         """The memory that a gradient of a node goes to, or would if not ended, and the values that
         tensors show and that it goes through.
         """
-        base = base_of(node)
-        below = [n for n in self.marked(node) if base_of(n) is not base]
-        through = [n for n in below if n.op is Op.DETACH or self.is_told(n)]
-        equal = [base] if base in versions.values else []
+        if node not in self.nodes:
+            return Ends(self.form, [node]).at(node)
+        base, told = base_of(node), self.told
+        reached = self.reached(node)
+        below = [n for n in self.with_past(reached, node) if base_of(n) is not base]
+        through = [n for n in below if n.op is Op.DETACH or n in told]
+        equal = [base] if home_of_value(base) is not None else []
         if (value := base_of_view(node)).arg == graph.EQUAL:
             equal = buffers_below(value.src[0])
-        written = [n for n in below if n.op is Op.ASSIGN or made_of(n) is not None]
-        found = ended_below([*sources_of_run(node, self.form), *through])
+        written = [n for n in below if n.op is Op.ASSIGN or made_of(n)]
+        found = ended_below([*(n for n in reached if n.op in ENDS), *through])
         found |= versions.references(chain.from_iterable(map(buffers_below, written)))
         return found - versions.references(equal)  # a value is computed from no other tensor of it
 
-    def marked(self, node: UOp) -> set[UOp]:
-        """The marked nodes that a gradient of a node reaches, also below memory."""
-        found = {*marked_below(node, self.is_told, self.near)}
+    def with_past(self, reached: Collection[UOp], node: UOp) -> Collection[UOp]:
+        """The same with what gradients go through below memory."""
+        stack = [made for n in reached if (made := made_of(n))]
+        if not stack:
+            return reached
+        found = {*reached}
         roots: list[UOp] = []
-        stack = [*found]
         while stack:
-            if (made := made_of(stack.pop())) is not None:
-                if not made.marks:
-                    made.marks.append(marked_below(made.node, NOBODY.__contains__, self.past))
-                roots.append(made.node)
-                new = made.marks[0] - found
-                found |= new
-                stack += new
-        if roots:
-            known = (*self.form.shown, *versions.living(versions.values.keyrefs()))
-            others = {n for n in known if n.op not in ENDING} - {node, base_of(node)}
-            for root in likely_above(roots, others) if others else ():  # few runs have any
-                found |= marked_below(root, self.is_told, self.near)
+            made = stack.pop()
+            roots.append(made.node)
+            new = made.marks - found
+            found |= new
+            stack += [before for n in new if (before := made_of(n))]
+        self.told.update(versions.with_values())
+        others = {n for n in self.told if n.op not in MARKED} - {node, base_of(node)}
+        if others and (roots := likely_above(roots, others)):  # few runs have any
+            known = reached_from([*roots, *others])
+            found = found.union(*[known[root] for root in roots])
         return found
 
 
 def end(replaced: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     """Record that the gradients of nodes end at the memory that kernels write for them."""
-    ends = Ends(form)
+    ends = Ends(form, [n for n in replaced if n in form.nodes])
     with lock:
         for node, new in replaced.items():
             base = graph.differentiable_base(new)
@@ -213,7 +240,7 @@ def begin(memory: UOp) -> None:
     """Record that memory is a leaf from now on, whatever it was computed from."""
     for buffer in buffers_below(memory):
         if ended_at(buffer):
-            buffer._past = NOBODY
+            known_of(buffer).ended = NOBODY
 
 
 # --- queries
@@ -226,7 +253,7 @@ def values_in(nodes: Iterable[UOp]) -> dict[UOp, UOp]:
     """
     found: dict[UOp, UOp] = {}
     for memory in nodes:
-        if (made := made_of(memory)) is not None:
+        if made := made_of(memory):
             found |= {**made.inner, made.node: memory}
     return {
         node: graph.reshape(memory, node.shape)
@@ -262,7 +289,7 @@ def parts_in(
             return versions_at[base.arg]
         value = base_of(whole)
         known = [done.get(value, value), *versions.known_as(value)]
-        if (made := made_of(base)) is not None and made.node in below:
+        if (made := made_of(base)) and made.node in below:
             node = base_of(made.node)  # whose uses those of a RESHAPE of it are, too
         views = [view.over(graph.reshape(n, whole.shape)) for n in known]
         return [n for n in dict.fromkeys((node, *views)) if n in below]
@@ -318,10 +345,9 @@ def check_ended(
         for memory in sources_at(node)
     }
     asked = wanted([*origins, *chain.from_iterable(origins.values())])
-    known = versions.homes.get
-    homes = {known(node, node) for node in asked}
+    homes = {known_of(node).home for node in asked}
     for node, ended in origins.items():
-        if not homes.isdisjoint([known(n, n) for n in ended]):
+        if not homes.isdisjoint([known_of(n).home for n in ended]):
             raise GradientError(
                 f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
                 "which was computed from one that wants it. Differentiate "
@@ -334,17 +360,17 @@ def check_ended(
 def source_of(node: UOp) -> UOp:
     """The node whose elements a view shows; of memory, what that was computed by."""
     base = base_of_view(node)
-    while (made := made_of(base)) is not None:
+    while made := made_of(base):
         base = base_of_view(made.node)
     return base
 
 
 def has_source(below: Collection[UOp], own: UOp | None) -> bool:
     """True if a gradient goes to memory other than its own, or its own has a graph."""
-    if own is None or made_of(own) is not None:
+    if own is None or made_of(own):
         return bool(below)
     parts = buffers_below(own)
-    return any(m not in parts or made_of(m) is not None for m in below)
+    return any(m not in parts or made_of(m) for m in below)
 
 
 def longest_past(form: CanonicalGraph, results: Iterable[UOp]) -> int:
@@ -352,59 +378,50 @@ def longest_past(form: CanonicalGraph, results: Iterable[UOp]) -> int:
     memory = [*form.memory]
     if any(m.op is Op.MULTI for m in results):
         memory += [node for node in form.nodes if node.op is Op.MULTI]
-    return max([made.size for m in memory if (made := made_of(m)) is not None], default=0)
+    return max([made.size for m in memory if (made := made_of(m))], default=0)
 
 
-def facts_of_run(nodes: Sequence[UOp], form: CanonicalGraph) -> GraphFacts:
-    """The facts of nodes of a run.
-
-    They are known from other runs of the form, unless its canonical graph lacks something: what is
-    cached, or for gradients only.
-    """
-    if form.cached or form.calls:
-        return facts_of(tuple(nodes))
-    known = canonical_facts(tuple([form.nodes[n] for n in nodes]))
-    sources = [sources_bound(found, form) for found in known.sources]
-    return GraphFacts(sources, known.inner, known.size)
-
-
-def sources_of_run(node: UOp, form: CanonicalGraph) -> Iterable[UOp]:
-    """The sources of a node of a run alone."""
-    if form.cached or form.calls:
-        return sources_below([node])[node]
-    return facts_of_run([node], form).sources[0]
-
-
-def facts_of(nodes: tuple[UOp, ...]) -> GraphFacts:
+def facts_of(nodes: Iterable[UOp]) -> GraphFacts:
     """The facts of some nodes."""
-    order = UOp.sink(*nodes).toposort()[:-1]
-    sources = sources_below(nodes)
-    places = {node: place for place, node in enumerate(nodes)}
+    asked = [*nodes]
+    reached = reached_from(asked)
+    places = {node: place for place, node in enumerate(asked)}
     masks: dict[UOp, int] = {}
-    for node in order:
+    for node in UOp.sink(*asked).toposort()[:-1]:
         mask = 0
         for source in node.src:
             mask |= masks[source]
             if source in places:
                 mask |= 1 << places[source]
         masks[node] = mask
-    inner = [[p for p in places.values() if masks[node] >> p & 1] for node in nodes]
-    return GraphFacts([sources[node] for node in nodes], inner, len(order))
+    inner = {node: [n for n, place in places.items() if masks[node] >> place & 1] for node in asked}
+    return GraphFacts({node: reached[node] for node in asked}, inner, len(masks))
 
 
-@lru_cache(1024)
-def canonical_facts(nodes: tuple[UOp, ...]) -> GraphFacts:
-    """The facts of canonical nodes; the sources are the numbers of their UNIQUEs."""
-    found = facts_of(nodes)
-    return found._replace(
-        sources=[[(m.src or (m,))[-1].arg for m in below] for below in found.sources]
-    )
+known_facts: Final = Lru[object, GraphFacts](1024)
+"""Facts of canonical nodes."""
 
 
-def sources_bound(numbers: Iterable[int], form: CanonicalGraph) -> tuple[UOp, ...]:
-    """The memory, or the identities, behind numbers of canonical UNIQUEs."""
-    memory, apart = form.memory, form.apart
-    return tuple([memory[-1 - n] if n < 0 else graph.identity(apart[n]) for n in numbers])
+def facts_of_run(nodes: Iterable[UOp], form: CanonicalGraph) -> GraphFacts:
+    """The facts of some nodes of a run: canonical ones, which are known from other runs of its
+    form, unless the canonical graph lacks what is below them.
+    """
+    names = form.nodes
+    called = [tuple(map(names.get, call.src[1:])) for call in form.calls]
+    if form.cached or any(None in arguments for arguments in called):
+        return facts_of(nodes)
+    key = (frozenset(map(names.get, nodes)), *called)
+    if (found := known_facts.find(key)) is None:
+        reached, inner, size, _ = facts_of(nodes)
+        own = {graph.identity(n): graph.identity(place) for place, n in enumerate(form.apart)}
+        name = (names | own).__getitem__
+        reached, inner = [
+            {name(n): [*map(name, below)] for n, below in known.items()}
+            for known in (reached, inner)
+        ]
+        found = GraphFacts(reached, inner, size, is_canonical=True)
+        known_facts.keep(key, found)
+    return found
 
 
 def homes_of(memory: UOp) -> object:

@@ -8,11 +8,15 @@ versions (`tinycore.tensor.autograd.versions`). See docs/aliasing.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
+from tinycore._locks import recursive_lock
 from tinycore.tensor.storage.held_values import scope
 from tinycore.uop.node import Reads, UOp
+
+T = TypeVar("T")
 
 
 class Made(NamedTuple):
@@ -27,14 +31,82 @@ class Made(NamedTuple):
     """Sources of the run: what it read, and what the values held for it were read from."""
     size: int
     """A bound on the nodes in the graph, and those by which what it reads was computed."""
-    marks: list[frozenset[UOp]]
-    """Once somebody asked: the nodes of the graph at which gradients end or go on below memory."""
+    marks: frozenset[UOp]
+    """The nodes of the graph at which gradients end or go on below memory."""
+
+
+class Home:
+    """Identity of memory, whatever is written there, or of a value, whatever memory it gets: the
+    nodes that have it at present, the present version of memory or those by which graphs know a
+    value, and the memory of that value.
+    """
+
+    __slots__ = ("__weakref__", "memory", "nodes")
+
+    def __init__(self, node: UOp) -> None:
+        self.nodes = [weakref.ref(node)]
+        self.memory: list[weakref.ref[UOp]] = []
+
+    def present(self) -> list[UOp]:
+        """The living nodes among those, and memory."""
+        return living([*self.nodes, *self.memory])
+
+
+def living(references: Iterable[weakref.ref[T]]) -> list[T]:
+    """The living objects of some weak references."""
+    return [found for reference in references if (found := reference()) is not None]
+
+
+Homes = frozenset[weakref.ref[Home]]
+"""Memory, and identities of tensors, that are not kept alive by it."""
+NOBODY: Final[Homes] = frozenset()
+
+
+class Known:
+    """Facts of a node that are no part of its content: they lie in the node."""
+
+    __slots__ = ("ended", "home", "made", "value")
+
+    def __init__(self, node: UOp) -> None:
+        self.home = Home(node)
+        """Home of memory that was written to, or that something was computed from, or of a tensor
+        with nodes of its own, whatever memory that gets.
+        """
+        self.value: Home | None = None
+        """Home of a value that several tensors may show, each in memory of its own."""
+        self.made: Made | None = None
+        """The graph by which memory was computed, through which gradients go on."""
+        self.ended = NOBODY
+        """Memory to which gradients that end here would have gone."""
+
+
+NOTHING_KNOWN: Final = Known(UOp.sink())
+"""Facts of a node of which none is known."""
+lock: Final = recursive_lock()
+"""Held while something becomes known of a node."""
+
+
+def known_of(node: UOp) -> Known:
+    """Facts of a node, kept in it from now on."""
+    found: Known = getattr(node, "_past", NOTHING_KNOWN)
+    if found is NOTHING_KNOWN:
+        with lock:
+            found = getattr(node, "_past", NOTHING_KNOWN)
+            if found is NOTHING_KNOWN:
+                node._past = found = Known(node)
+    return found
+
+
+def home_of_value(node: UOp) -> Home | None:
+    """The home of the value of a node, if that has one."""
+    home: Home | None = getattr(node, "_past", NOTHING_KNOWN).value
+    return home
 
 
 def kept_of(memory: UOp) -> Made | None:
     """The graph by which memory was computed, if it is kept."""
-    past = getattr(memory, "_past", None)
-    return past if type(past) is Made else None
+    made: Made | None = getattr(memory, "_past", NOTHING_KNOWN).made
+    return made
 
 
 def made_of(memory: UOp) -> Made | None:
@@ -62,6 +134,6 @@ def ordered_through(root: UOp, enter: Callable[[UOp], bool] | None = None) -> di
         elif node not in order:
             open_nodes.append(node)
             stack.append(None)
-            if enter is None or enter(node) or made_of(node) is not None:
+            if enter is None or enter(node) or made_of(node):
                 stack += sources_of(node)[::-1]
     return order

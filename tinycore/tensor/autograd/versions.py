@@ -11,74 +11,67 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
 
 from tinycore.tensor.aliases import buffers_below
+from tinycore.tensor.autograd.past import (
+    NOTHING_KNOWN,
+    Home,
+    Homes,
+    home_of_value,
+    known_of,
+    living,
+)
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage.held_values import escaped
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-T = TypeVar("T")
-
-
-def living(references: Iterable[weakref.ref[T]]) -> list[T]:
-    """The living objects of some weak references."""
-    return [found for reference in references if (found := reference()) is not None]
-
-
-class Home:
-    """Identity of memory, whatever is written there, or of a value, whatever memory it gets: the
-    nodes that have it at present, the present version of memory or those by which graphs know a
-    value, and the memory of that value.
-    """
-
-    __slots__ = ("__weakref__", "memory", "nodes")
-
-    def __init__(self, node: UOp) -> None:
-        self.nodes = [weakref.ref(node)]
-        self.memory: list[weakref.ref[UOp]] = []
-
-    def present(self) -> list[UOp]:
-        """The living nodes among those, and memory."""
-        return living([*self.nodes, *self.memory])
-
-
-homes: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
-"""The homes of versions of memory that was written to, or that something was computed from, and of
-the identities of tensors with nodes of their own, whatever memory these get.
-"""
-values: Final[weakref.WeakKeyDictionary[UOp, Home]] = weakref.WeakKeyDictionary()
-"""The homes of values by the nodes, and the memory, that have them: several tensors may show one,
-each in memory of its own.
-"""
+values: Final[dict[int, weakref.ref[UOp]]] = {}
+"""The nodes whose value has a home, by id."""
 former: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
 """Versions that were overwritten, as far as graphs read them."""
 
 
 def home(version: UOp) -> Home:
     """The home of a version, or of a value."""
-    table = homes if version.op in (Op.BUFFER, Op.UNIQUE) else values
-    found = table.get(version)
-    return table.setdefault(version, Home(version)) if found is None else found
+    known = known_of(version)
+    if version.op in HOMED:
+        return known.home
+    if known.value is None:
+        enter(version, known.home)
+    return known.value or known.home
+
+
+def enter(node: UOp, home: Home) -> None:
+    """Let a node have the value with a home, unless it has another one's."""
+    known, key = known_of(node), id(node)
+    known.value = known.value or home
+    values[key] = weakref.ref(node, partial(values.pop, key))
 
 
 def move(value: UOp, other: UOp) -> None:
     """Let another node, such as memory, have a value with a home, too."""
-    if (known := values.get(value)) is not None and other is not value:
-        values.setdefault(other, known)
+    if (known := home_of_value(value)) is not None and other is not value:
+        enter(other, known)
         (known.memory if other.op in WRITTEN else known.nodes).append(weakref.ref(other))
 
 
 def known_as(value: UOp) -> list[UOp]:
     """The nodes by which graphs know the value of a node, which may be among them."""
-    known = values.get(value)
+    known = home_of_value(value)
     return [] if known is None else living(known.nodes)
 
 
-def references(memory: Iterable[UOp]) -> frozenset[weakref.ref[Home]]:
+def with_values() -> list[UOp]:
+    """The living nodes whose value has a home."""
+    return living(list(values.values()))
+
+
+def references(memory: Iterable[UOp]) -> Homes:
     """The homes of memory, which is not kept alive by them."""
-    return frozenset(map(weakref.ref, map(home, memory)))
+    return frozenset([weakref.ref(home(node)) for node in memory])
 
 
 def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
@@ -86,16 +79,17 @@ def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
     found = {}
     for old in memory:
         found[old] = new = runtime().version(old)
-        known = homes[new] = home(old)
-        if type(past := getattr(old, "_past", None)) is frozenset:
-            new._past = past
+        known = known_of(new)
+        known.home, known.ended = home(old), known_of(old).ended
         if old in escaped:
             escaped.add(new)
-        known.nodes = [weakref.ref(new)]
+        known.home.nodes = [weakref.ref(new)]
         former.add(old)
     return found
 
 
+HOMED: Final = frozenset({Op.BUFFER, Op.UNIQUE})
+"""Ops of versions of memory, and of the identities of tensors."""
 WRITTEN: Final = frozenset({Op.BUFFER, Op.MULTI, Op.ASSIGN})
 """Ops of versions of memory."""
 
@@ -118,5 +112,5 @@ def latest(version: UOp) -> UOp:
 
 def current(version: UOp) -> UOp:
     """The present version of the memory of a BUFFER; itself if that is gone."""
-    known = homes.get(version)
-    return version if known is None else next(iter(known.present()), version)
+    home: Home = getattr(version, "_past", NOTHING_KNOWN).home
+    return next(iter(home.present()), version)

@@ -27,7 +27,8 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.gradient_sources import BufferSet, ended_at, present
+from tinycore.tensor.autograd.gradient_sources import ended_at, present
+from tinycore.tensor.autograd.past import Homes
 from tinycore.tensor.capture.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.capture.change_sets import Before, ChangeSet, realized_buffers
 from tinycore.tensor.capture.proxies import ArgumentProxies
@@ -503,7 +504,7 @@ def tensors_in(value: Any) -> list[Tensor]:
     return [found for _, found in leaves(value, "") if isinstance(found, Tensor)]
 
 
-def origins_of(ended: BufferSet, number: Mapping[UOp, int], made: Mapping[UOp, int]) -> Origins:
+def origins_of(ended: Homes, number: Mapping[UOp, int], made: Mapping[UOp, int]) -> Origins:
     """The memory that a result was computed from: BUFFERs, numbers of those of arguments, and
     places of other results, by their BUFFERs and the identities of their tensors.
     """

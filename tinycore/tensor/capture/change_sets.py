@@ -17,8 +17,7 @@ from tinycore.engine.transactions import base_buffer
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.gradient_sources import BufferSet
-from tinycore.tensor.autograd.versions import Home
+from tinycore.tensor.autograd.past import Home, Homes
 from tinycore.tensor.storage.change_tracking import change_sets
 from tinycore.tensor.storage.storage import Storage, of_memory, storages_over
 from tinycore.uop.node import UOp, unique
@@ -91,7 +90,7 @@ class ChangeSet:
         """Tensors from before that this thread has given a gradient, and their former ones."""
         self.bound: dict[int, Bound] = {}
         """Memory that computations of this thread worked on, by the number of its BUFFER."""
-        self.origins: dict[UOp, BufferSet] = {}
+        self.origins: dict[UOp, Homes] = {}
         """Sources of the BUFFERs that it wrote to, perhaps their own former content."""
         self.start = unique().arg
         """BUFFERs from before have lower numbers."""

@@ -15,7 +15,6 @@ from itertools import chain, repeat
 from operator import attrgetter, call, is_
 from sys import getrefcount
 from typing import Any, Final, NamedTuple
-from weakref import getweakrefcount
 
 from tinycore.device.buffer import Buffer
 from tinycore.engine.captured_step import NOTHING, CapturedStep
@@ -23,13 +22,13 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.gradient_sources import (
-    BufferSet,
     Pasts,
     end_at,
     ended_at,
     ended_below,
     present,
 )
+from tinycore.tensor.autograd.past import NOTHING_KNOWN, Homes, known_of
 from tinycore.tensor.capture.arguments import rebuilt
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
@@ -76,7 +75,7 @@ class Output:
         return Output, (self.form, self.places, self.asks)
 
 
-Origins = tuple[BufferSet, tuple[int, ...], tuple[int, ...]]
+Origins = tuple[Homes, tuple[int, ...], tuple[int, ...]]
 Reference = Callable[[], Any]
 """A weak reference to a tensor. That one may be gone is seen when an attribute of it is read."""
 
@@ -208,10 +207,8 @@ class KeptResult:
     def begun(self) -> dict[int, UOp]:
         """The nodes, as those of other tensors, from which nothing was computed yet."""
         for node in self.nodes.values():
-            node._past = None
-            if getweakrefcount(node) > 1:  # not in the table of nodes alone
-                versions.homes.pop(node, None)
-                versions.values.pop(node, None)
+            node._past = NOTHING_KNOWN
+            versions.values.pop(id(node), None)
         return {**self.nodes}
 
 
@@ -244,13 +241,13 @@ class RecordedCall:
     """For new outputs: memory that they were computed from and gradients would go to, the numbers
     of buffers of arguments, and the places of other outputs.
     """
-    pasts: dict[BufferSet, BufferSet] = field(default_factory=dict)
+    pasts: dict[Homes, Homes] = field(default_factory=dict)
     """The state among them, with what that was computed from, until it changes."""
     written: Mapping[int | UOp, Origins] = field(default_factory=dict)
     """The same for what it writes to: numbers of buffers of arguments, and the BUFFERs of state."""
     known: int = field(init=False, default=-1)
     """The number of changes for which `pasts`, and what was written, are known."""
-    near: Mapping[int, BufferSet] = field(init=False, default_factory=dict)
+    near: Mapping[int, Homes] = field(init=False, default_factory=dict)
     """Sources of the arguments of the last replay."""
     expected: Expected | None = field(init=False)
     """The comparison of `state`, `flags` and `side_outputs`; None where nothing is expected."""
@@ -273,7 +270,7 @@ class RecordedCall:
         is_same = self.known == Pasts.count and self.near == near  # as then for state
         self.known, self.near = Pasts.count, near
 
-        def past(origins: Origins) -> BufferSet:
+        def past(origins: Origins) -> Homes:
             fixed, arguments, others = origins
             if (found := self.pasts.get(fixed)) is None:
                 found = self.pasts[fixed] = fixed | ended_below(present(fixed))
@@ -289,7 +286,7 @@ class RecordedCall:
             if ended := [node for place in places if (node := nodes.get(place)) is not None]:
                 found = past(origins)
                 for node in ended:
-                    node._past = found
+                    known_of(node).ended = found
         for target, found in written:  # after all of them are known, as what it held was read
             memory = versions.current(given[target] if isinstance(target, int) else target)
             before = ended_at(memory)

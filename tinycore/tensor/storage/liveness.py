@@ -15,6 +15,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below, views_below
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.gradient_sources import origin
+from tinycore.tensor.autograd.past import home_of_value
 from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.change_tracking import change_sets, record_gradient, tensors_elsewhere
 from tinycore.tensor.storage.storage import (
@@ -92,8 +93,7 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
         base = base_of_view(storage.value)
         return base in bases or base.op in WRITTEN or storage.is_owned
 
-    known = versions.living(versions.values.keyrefs())
-    found = tensors_over([*map(origin, nodes), *known], may_be)
+    found = tensors_over([*map(origin, nodes), *versions.with_values()], may_be)
     return [t for t in found if equal(t) or before(t._shown)]
 
 
@@ -147,8 +147,8 @@ def replace_in(
     alone = {s: tensor for s in rest if (tensor := s.alone()) is not None}
     roots = before | {s: tensor.uop for s, tensor in alone.items()}
     found = kept_apart(replaced_in(roots, changed), roots, changed, owners)
-    known = versions.values
-    viewed = [t for s in found for t in s.tensors() if base_of(t.uop) in known] if known else []
+    is_known = versions.values
+    viewed = [t for s in found if is_known for t in s.tensors() if home_of_value(base_of(t.uop))]
     shown = []
     for tensor in viewed:
         node = found[storage := tensor._view.storage]

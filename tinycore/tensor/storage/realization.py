@@ -171,7 +171,7 @@ def note_history(
     if form.assigned:
         history.mark_done(form.assigned, replaced)
     captured = held_values.scope.ends_gradients
-    ends = history.Ends(form)
+    ends = history.Ends(form, (*form.roots, *form.assigned))
     begun = end_anew(form, replaced, ends)
     for tensor in owners:
         root = node = root_of(tensor)
@@ -189,7 +189,7 @@ def note_history(
             if node not in begun and (origins := ends.at(node)):
                 end_at(memory, origins)
     elif kept:
-        history.record(kept, ends)
+        history.record(kept, form)
 
 
 def end_anew(form: CanonicalGraph, replaced: Replacements, ends: history.Ends) -> Collection[UOp]:
@@ -285,11 +285,8 @@ def readable_again(node: UOp, memory: UOp, form: CanonicalGraph) -> Replacements
 
 def memory_written(assigned: Iterable[UOp]) -> set[UOp]:
     """The BUFFERs that ASSIGNs write to."""
-    found = set[UOp]()
-    for node in assigned:
-        if (base := base_of_view(node.src[0])).op is not Op.ASSIGN:
-            found.update(buffers_below(base))
-    return found
+    bases = [base_of_view(node.src[0]) for node in assigned]
+    return {m for base in bases if base.op is not Op.ASSIGN for m in buffers_below(base)}
 
 
 def unshare(tensors: Iterable[Core]) -> None:
@@ -393,8 +390,8 @@ def gradient_sources(nodes: Iterable[UOp]) -> dict[UOp, bool]:
 
 def unrealized(tensors: Iterable[Core]) -> list[UOp]:
     """The roots of tensors that are not in memory yet."""
-    nodes = dict.fromkeys(map(root_of, tensors))
-    return [n for n in nodes if not (graph.is_buffer(n) or 0 in n.shape)]
+    roots = dict.fromkeys(map(root_of, tensors))
+    return [n for n in roots if not (graph.is_buffer(n) or 0 in n.shape)]
 
 
 def root_of(tensor: Core) -> UOp:

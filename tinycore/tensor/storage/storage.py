@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
+from tinycore.tensor.autograd.past import living
 from tinycore.tensor.storage.change_tracking import change_sets, record_changes, undo
 from tinycore.tensor.storage.views import SHARED, is_shared, movement_above, shows_repeated
 from tinycore.uop.movement import base_of
@@ -189,6 +190,9 @@ def exchange(values: Mapping[Storage, UOp], views: Mapping[Core, Storage | View]
         for storage, value in values.items():
             storage.enter(value, base_of_view(value))
         deque(map(setattr, changed, names, new), maxlen=0)  # all of it is C
+        for storage, value in values.items():
+            if not (storage.is_owned or is_waiting(value)):
+                waiting.pop(storage.number, None)
     for storage, old in zip(values, former, strict=False):
         if old.op in SHOWING:
             base = base_of_view(old)
@@ -239,16 +243,8 @@ def storages_over(memory: UOp) -> list[Storage]:
 
 def waiting_storages() -> list[Storage]:
     """The storages that are more than memory for all that show them, in order of creation."""
-    found = []
-    with walking:
-        for number in sorted(waiting):  # a list of these makes no object that ends storages
-            reference = waiting.get(number)
-            storage = None if reference is None else reference()
-            if storage is not None and (storage.is_owned or is_waiting(storage.value)):
-                found.append(storage)
-            else:
-                waiting.pop(number, None)
-    return found
+    with walking:  # a list of numbers makes no object that ends storages
+        return living([r for number in sorted(waiting) if (r := waiting.get(number))])
 
 
 def is_waiting(node: UOp) -> bool:
