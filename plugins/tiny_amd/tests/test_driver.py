@@ -485,11 +485,32 @@ def test_the_stand_in_decodes_code_that_comes_back_where_other_code_was() -> Non
     for address, word in ((0x1000, 0xBF800000), (0x1020, 0xBFB00000), (0x1000, 0xBF800000)):
         code = numpy.full(32, word, numpy.uint32).view(numpy.uint8)
         gpu.memory.add(region_of(address, code, "code"))
-        gpu.check_code(address, forgets_code=True)
+        gpu.forget_code()
+        gpu.check_code(address)
         found.append(gpu.emulator.ready(0x1020).instruction.name)
         gpu.memory.remove(address)
 
     assert found == ["s_nop", "s_endpgm", "s_nop"]
+
+
+def test_the_stand_in_forgets_code_for_all_launches_after_one_barrier() -> None:
+    gpu, places = Machine().gpus[0], (0x1000, 0x2000)
+
+    def load(word: int) -> None:
+        for address in places:
+            gpu.memory.remove(address) if gpu.memory.region_at(address) else None
+            code = numpy.full(32, word, numpy.uint32).view(numpy.uint8)
+            gpu.memory.add(region_of(address, code, "code"))
+
+    for word in (0xBF800000, 0xBFB00000):
+        load(word)
+        gpu.forget_code()
+        for address in places:  # which overlap: both begin after the barrier
+            gpu.check_code(address)
+    load(0xBF800000)
+
+    with pytest.raises(Mistake, match="instruction caches are not told"):
+        gpu.check_code(places[0])
 
 
 def test_nothing_is_finalized_in_the_middle_of_a_packet(

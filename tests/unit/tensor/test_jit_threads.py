@@ -548,3 +548,26 @@ def test_blocks_of_threads_may_end_in_any_order() -> None:
     ends.set()
     thread.join()
     assert not Tensor.training
+
+
+def test_what_another_thread_makes_of_a_value_that_a_capture_computed_for_it_is_no_survivor() -> (
+    None
+):
+    weight, found = host(1, 2), list[Tensor]()
+    waiting = weight * 5
+
+    def step(x: Tensor) -> Tensor:
+        scaled = (weight * 5).realize()
+        thread = threading.Thread(target=lambda: found.append(waiting + 1))
+        thread.start()
+        thread.join()
+        return (x + scaled).realize()
+
+    watched = TinyJit(step, guards=False)
+    for number in range(5):
+        if number < 2:
+            waiting = weight * 5  # computed by the call, for the graph is equal
+        assert watched(host(number, 1)).tolist() == [number + 5, 11]
+
+    assert watched.captured is not None
+    assert all(tensor.tolist() == [6, 11] for tensor in found)

@@ -227,9 +227,9 @@ class CapturingRun:
         self.check_changes()
         self.check_arrays(recording)
         self.check_streams()
-        self.check_survivors(recording)
-        if not self.is_settled():
+        if not self.is_settled():  # other threads may have made more of what it computed for them
             return None
+        self.check_survivors(recording)
         if not recording.items:
             if self.known.conditions:  # these numbers leave nothing to be done
                 return None

@@ -88,7 +88,8 @@ class AqlRing(Ring):
             if descriptor.properties >> bit & 1:
                 user += words[10:12] if bit == KERNARGS else [0xCBCBCBCB] * count
         x, y, z = (i // g for i, g in zip(items, group, strict=True))
-        self.processor.is_fresh = self.processor.forgets_code = True  # it acquires by itself
+        self.processor.is_fresh = True  # it acquires by itself
+        self.gpu.forget_code()
         self.processor.begin(
             Dispatch(
                 entry=descriptor.entry,

@@ -73,6 +73,8 @@ class Gpu:
     doorbells: Array | None = None
     _ticks: int = 0
     _code: dict[int, bytes] = field(default_factory=dict)
+    _fetched: set[int] = field(default_factory=set)
+    """Entry points of what instruction caches may hold."""
     _decoded: dict[int, range] = field(default_factory=dict)
     """Memory of the code that is decoded, by entry points."""
 
@@ -117,10 +119,14 @@ class Gpu:
 
     # --- kernels
 
-    def run(self, dispatch: Dispatch, forgets_code: bool) -> None:
+    def forget_code(self) -> None:
+        """Invalidate the instruction caches: what is launched from now on is fetched anew."""
+        self._fetched.clear()
+
+    def run(self, dispatch: Dispatch) -> None:
         """Run a kernel to its end. Raises MemoryFault, and the emulator's faults."""
         self.launched += 1
-        self.check_code(dispatch.entry, forgets_code)
+        self.check_code(dispatch.entry)
         found = Descriptor(
             entry=dispatch.entry,
             shared_bytes=dispatch.shared_bytes,
@@ -139,15 +145,17 @@ class Gpu:
                 raise
             raise MemoryFault(int(at[1], 16), str(fault)) from fault
 
-    def check_code(self, entry: int, forgets_code: bool) -> None:
+    def check_code(self, entry: int) -> None:
         """Decode anew what has changed, which needs the instruction caches to be invalidated."""
         region = self.memory.region_at(entry)
         if region is None:
             raise MemoryFault(entry, "fetch")
         now = region.data.tobytes()
+        is_held = entry in self._fetched
+        self._fetched.add(entry)
         if self._code.get(entry) == now and entry in self._decoded:
             return
-        if self._code.get(entry, now) != now and not forgets_code:
+        if is_held and self._code.get(entry, now) != now:
             raise Mistake(f"code at {entry:#x} has changed, and instruction caches are not told")
         self.emulator.forget()
         self._code[entry] = now

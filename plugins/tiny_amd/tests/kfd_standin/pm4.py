@@ -58,7 +58,6 @@ class Processor:
         """Dispatches that nothing has waited for."""
         self.is_fresh = False
         """True if caches hold nothing from before others' work that was waited for."""
-        self.forgets_code = False
         self.packets: dict[int, Callable[[list[int]], bool]] = {
             0x10: lambda body: True,
             0x15: self.dispatch,
@@ -113,7 +112,8 @@ class Processor:
         covers = body[1] == 0xFFFFFFFF and body[2] == 0xFF and body[3] == body[4] == 0
         if not missing and covers:
             self.is_fresh = True
-        self.forgets_code = self.forgets_code or bool(control & instructions)
+        if control & instructions:
+            self.gpu.forget_code()
         return True
 
     def wait(self, body: list[int]) -> bool:
@@ -220,8 +220,8 @@ class Processor:
     def flush(self) -> None:
         """Run what has begun: in reverse, as nothing says that one comes after the other."""
         while self.begun:
-            self.gpu.run(self.begun.pop(), self.forgets_code)
-            self.is_fresh = self.forgets_code = False
+            self.gpu.run(self.begun.pop())
+            self.is_fresh = False
 
 
 class Pm4Ring(Ring):
