@@ -14,13 +14,11 @@ import shutil
 import sys
 import tempfile
 import time
-import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ContextDecorator, suppress
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -312,7 +310,9 @@ def fetch(
     """
     if url.startswith(("/", ".", "file:")):
         if (local := url.removeprefix("file:")) != url:
-            local = urllib.request.url2pathname(local.removeprefix("//"))
+            from urllib.request import url2pathname  # noqa: PLC0415  see _download
+
+            local = url2pathname(local.removeprefix("//"))
         return _checked(Path(local), url, sha256)
     target = _target(
         name or blake2b(f"{url} {gunzip}".encode(), digest_size=20).hexdigest(), subdir
@@ -364,9 +364,9 @@ def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
     """A server's answer, read with a progress bar on a terminal."""
     from tqdm import tqdm  # noqa: PLC0415  see __getattr__
 
-    size = getattr(answer, "length", None)
+    name = url.rpartition("/")[2] or url
     bar: AbstractContextManager[Any] = tqdm.wrapattr(
-        answer, "read", total=size, desc=url.rpartition("/")[2] or url, disable=None, leave=False
+        answer, "read", getattr(answer, "length", None), desc=name, disable=None, leave=False
     )
     return bar
 
@@ -391,6 +391,9 @@ class _Bounded:
 
 
 def _download(url: str, target: Path, gunzip: bool, sha256: str | None, most: int) -> None:
+    import urllib.request  # noqa: PLC0415  30 ms and 3 MiB, for the few that download
+    from http.client import HTTPException  # noqa: PLC0415
+
     descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=target.parent)
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "tinycore"})

@@ -33,9 +33,9 @@ def test_every_public_name_is_there() -> None:
     assert all(getattr(helpers, name) is not None for name in helpers.__all__)
 
 
-def test_progress_bars_are_imported_only_when_asked_for() -> None:
+def test_progress_bars_and_networks_are_imported_only_when_asked_for() -> None:
     program = (
-        "import sys, tinycore.helpers as h; print('tqdm' in sys.modules);"
+        "import sys, tinycore.helpers as h; print(not {'tqdm', 'ssl'}.isdisjoint(sys.modules));"
         "from tinycore.helpers import trange, tqdm; print(list(trange(2, disable=True)))"
     )
     command = [sys.executable, "-c", program]

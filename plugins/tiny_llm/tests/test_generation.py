@@ -13,7 +13,7 @@ import pytest
 import tiny_models
 
 from tiny_llm import LanguageModel, Piece, Sampling
-from tinycore import Tensor
+from tinycore import Device, Tensor
 from tinycore.errors import ArgumentError, FileFormatError
 
 pytestmark = pytest.mark.slow
@@ -92,6 +92,10 @@ def test_the_cache_grows_with_its_texts(tmp_path: Path) -> None:
     for text, scores in zip(texts, found, strict=True):
         expected = model.decoder(Tensor([[*text, 98]])).numpy()[-1]
         assert numpy.abs(scores - expected).max() < 1e-4
+
+    grown = LanguageModel.load(path, context=400)
+    grown._make_room(300)
+    assert Device[Device.DEFAULT].allocator.cached == 0  # nor does what the smaller took wait
 
 
 def test_captures_see_weights_that_are_written_to(model: LanguageModel) -> None:

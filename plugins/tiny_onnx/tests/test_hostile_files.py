@@ -283,6 +283,14 @@ def test_numbers_that_make_a_result_huge_take_no_memory(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
+def test_a_scan_over_more_inputs_than_there_are_takes_no_memory() -> None:
+    body = helper.make_graph([], "body", [value("s", [])], [value("s", [])])
+    node = helper.make_node("Scan", ["x"], ["y"], body=body, num_scan_inputs=2**40)
+    runner = OnnxRunner(model([node], [value("x", [2])], [value("y", [2])]))
+    with pytest.raises(FileFormatError, match="a scan over 1099511627776 of 1 inputs"):
+        runner(x=numpy.ones(2, "float32"))
+
+
 def test_neighbors_beyond_all_channels_take_no_time() -> None:
     node = helper.make_node("LRN", ["x"], ["y"], size=2**40)
     runner = OnnxRunner(model([node], [value("x", [1, 3, 2])], [value("y", [1, 3, 2])]))

@@ -26,6 +26,7 @@ def opened(path: Path, device: str | None) -> tuple[Decoder, Tokenizer, str | No
     with GgufModel(path, device) as file:
         source = file.metadata.get("tokenizer.chat_template")
         tokenizer = Tokenizer.of_gguf(file.metadata, str(path))
+        file.metadata.clear()  # a vocabulary in Python takes as much as that of the tokenizer
         return built(file, tokenizer, source, path, device)
 
 

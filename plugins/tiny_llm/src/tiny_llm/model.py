@@ -17,7 +17,7 @@ from tiny_llm.sampling import Sampling
 from tiny_llm.template import CHATML, ChatTemplate
 from tiny_llm.text import Options, Piece, Speed, Text, never
 from tiny_llm.tokenizer import Tokenizer
-from tinycore import Tensor, TinyJit, Variable
+from tinycore import Device, Tensor, TinyJit, Variable
 from tinycore.errors import ArgumentError
 from tinycore.nn.state import get_parameters
 from tinycore.plugin import lock
@@ -110,11 +110,9 @@ class LanguageModel:
         from tiny_llm.files import opened  # noqa: PLC0415  which imports this module's neighbors
 
         decoder, tokenizer, source, name = opened(Path(path), device)
-        template = None
-        if source is not None:
-            template = ChatTemplate(source, tokenizer, str(path))
-        elif "<|im_start|>" in tokenizer.specials:
-            template = ChatTemplate(CHATML, tokenizer, str(path))
+        if source is None and "<|im_start|>" in tokenizer.specials:
+            source = CHATML
+        template = None if source is None else ChatTemplate(source, tokenizer, str(path))
         return cls(decoder, tokenizer, template, context, cache_dtype, device, name, lanes)
 
     @property
@@ -196,6 +194,8 @@ class LanguageModel:
         if end > self.cache.places:
             self._steps.clear()  # they write to the cache that there was
             self.cache = self.cache.grown(reach_for(end, self.places))
+            # what first calls and the smaller cache leave is of no use to the captures to come
+            Device[self.device or Device.DEFAULT].allocator.free_cache()
 
     def scores(self, ids: Sequence[int]) -> Array:
         """The scores of the token after these: (vocabulary,).

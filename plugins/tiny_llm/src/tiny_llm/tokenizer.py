@@ -121,19 +121,15 @@ class Tokenizer:
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes of a token; none of a control token."""
-        if token in self._by_id:
-            return b""
-        text = self._full.id_to_token(token)
-        if text is None:
-            return b""
+        text: str = "" if token in self._by_id else self._full.id_to_token(token) or ""
         if self.is_byte_level:
             letters = self._letters
             if all(letter in letters for letter in text):
                 return bytes(letters[letter] for letter in text)
-            return str(text).encode()
+            return text.encode()
         if byte := BYTE.fullmatch(text):
             return bytes([int(byte[1], 16)])
-        return str(text).replace(SPACE, " ").encode()
+        return text.replace(SPACE, " ").encode()
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of tokens, without control tokens; broken characters are replaced."""

@@ -64,6 +64,8 @@ def scan(call: Call) -> tuple[Value, ...]:
     """A graph applied to the slices of tensors in order, with states that it carries."""
     body: Graph = call.get("body")
     count = int(call.get("num_scan_inputs"))
+    if not 0 < count <= len(call):
+        raise ValueError(f"a scan over {count} of {len(call)} inputs")
     states, slices = list(call.inputs[: len(call) - count]), call.inputs[len(call) - count :]
     axes = call.get("scan_input_axes", [0] * count)
     backward = call.get("scan_input_directions", [0] * count)
@@ -87,12 +89,12 @@ def scan(call: Call) -> tuple[Value, ...]:
 def scanned(call: Call, collected: list[list[Value]]) -> list[Value]:
     """The outputs of a scan's steps along the axes, and in the directions, that it names."""
     count = len(collected)
-    result = []
     axes = call.get("scan_output_axes", [0] * count)
     backward = call.get("scan_output_directions", [0] * count)
-    for values, axis, is_back in zip(collected, axes, backward, strict=True):
-        result.append(stacked(call, values[::-1] if is_back else values, axis))
-    return result
+    return [
+        stacked(call, values[::-1] if is_back else values, axis)
+        for values, axis, is_back in zip(collected, axes, backward, strict=True)
+    ]
 
 
 @operator("Scan", since=8)
@@ -107,11 +109,7 @@ def batched_scan(call: Call) -> tuple[Value, ...]:
     every = []
     for index in range(batch):
         inputs = tuple(Value(each.data[index], each.sources) for each in values)  # type: ignore[index]
-        attributes = {
-            name: each
-            for name, each in call.attributes.items()
-            if name in ("body", "num_scan_inputs")
-        }
+        attributes = {name: call.get(name) for name in ("body", "num_scan_inputs")}
         if "directions" in call.attributes:
             attributes["scan_input_directions"] = call.attributes["directions"]
         every.append(scan(Call(call.run, call.scope, call.node, inputs, attributes, 9)))
