@@ -11,7 +11,7 @@ import numpy
 import onnx
 import pytest
 from graphs import BOOL, INT64, model, value
-from onnx import helper
+from onnx import TensorProto, helper
 
 from tiny_onnx import OnnxRunner
 from tinycore import GlobalCounters, Tensor
@@ -538,3 +538,45 @@ def test_it_is_where_users_of_tinygrad_look_for_it() -> None:
     from tinycore.nn.onnx import OnnxRunner as Found  # noqa: PLC0415
 
     assert Found is OnnxRunner
+
+
+def test_loops_and_scans_of_no_steps_have_the_types_of_their_bodies() -> None:
+    body = helper.make_graph(
+        [
+            helper.make_node("Cast", ["step"], ["s"], to=TensorProto.INT32),
+            helper.make_node("Identity", ["x"], ["r"]),
+            helper.make_node("Identity", ["on"], ["goes_on"]),
+        ],
+        "body",
+        [value("step", [], INT64), value("on", [], BOOL)],
+        [value("goes_on", [], BOOL), value("s", [], TensorProto.INT32), value("r", [2, 3])],
+    )
+    each = helper.make_graph(
+        [helper.make_node("Neg", ["row"], ["z"])], "each", [value("row", [3])], [value("z", [3])]
+    )
+    nodes = [
+        helper.make_node("Loop", ["count", ""], ["steps", "rows"], body=body),
+        helper.make_node("Add", ["steps", "one"], ["more"]),  # of an equal type
+        helper.make_node(
+            "Scan", ["none"], ["last"], body=each, num_scan_inputs=1, scan_output_axes=[-1]
+        ),
+    ]
+    results = [
+        value("more", [None], TensorProto.INT32),
+        value("rows", [None, 2, 3]),
+        value("last", [3, None]),
+    ]
+    proto = model(
+        nodes, [value("count", [], INT64), value("x", [2, 3]), value("none", [0, 3])], results,
+        {"one": numpy.array([1], numpy.int32)},
+    )  # fmt: skip
+    given = {
+        "count": numpy.array(0), "x": numpy.ones((2, 3), "float32"),
+        "none": numpy.ones((0, 3), "float32"),
+    }  # fmt: skip
+
+    found = [numpy.asarray(each) for each in OnnxRunner(proto)(given).values()]
+
+    assert [(each.shape, each.dtype.name) for each in found] == [
+        ((0,), "int32"), ((0, 2, 3), "float32"), ((3, 0), "float32"),
+    ]  # fmt: skip

@@ -18,6 +18,11 @@ def heads_apart(x: Tensor, heads: int) -> Tensor:
     return x.reshape(batch, length, heads, width // heads).transpose(1, 2)
 
 
+def heads_for(q: Tensor, k: Tensor) -> Tensor:
+    """Heads of keys or values for those of queries: groups of these share one."""
+    return k.repeat_interleave(int(q.shape[1]) // int(k.shape[1]), 1)
+
+
 def heads_together(x: Tensor) -> Tensor:
     """(batch, heads, length, size) as (batch, length, heads * size)."""
     batch, heads, length, size = (int(side) for side in x.shape)
@@ -83,9 +88,7 @@ def attention(call: Call) -> tuple[Data, ...]:
         k, v = (heads_apart(each, int(call.get("kv_num_heads"))) for each in (k, v))
     k, v = joined(call.optional(4), k), joined(call.optional(5), v)
     present = (k, v)
-    shared = int(q.shape[1]) // int(k.shape[1])
-    if shared > 1:
-        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    k, v = (heads_for(q, each) for each in (k, v))
     root = math.sqrt(call.real("scale", 0.0) or 1 / math.sqrt(int(q.shape[-1])))
     scores = (q * root).matmul((k * root).transpose(-2, -1))
     softcap = call.real("softcap", 0.0)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy
 
 from tiny_onnx.call import Call
+from tiny_onnx.element_types import named
 from tiny_onnx.model import Graph
 from tiny_onnx.registry import operator
 from tiny_onnx.values import Value, as_tensor
@@ -31,12 +35,12 @@ def if_(call: Call) -> tuple[Value, ...]:
 def loop(call: Call) -> tuple[Value, ...]:
     """A graph repeated a number of times, or while a condition holds, with values it carries."""
     body: Graph = call.get("body")
-    most = int(call.number(0)) if call.has(0) else None
+    most = call.number(0) if call.has(0) else math.inf
     goes_on = is_true(call, call.inputs[1]) if call.has(1) else True
     carried = list(call.inputs[2:])
     collected: list[list[Value]] = [[] for _ in range(len(body.outputs) - 1 - len(carried))]
     step = 0
-    while goes_on and (most is None or step < most):
+    while goes_on and step < most:
         given = [Value(numpy.array(step, numpy.int64)), Value(numpy.array(goes_on)), *carried]
         results = call.run.graph(body, call.scope, given)
         goes_on = is_true(call, results[0])
@@ -44,15 +48,20 @@ def loop(call: Call) -> tuple[Value, ...]:
         for every, each in zip(collected, results[1 + len(carried) :], strict=True):
             every.append(each)
         step += 1
-    return (*carried, *[stacked(call, each, 0) for each in collected])
+    return (*carried, *scanned(call, collected, body.outputs[1 + len(carried) :]))
 
 
-def stacked(call: Call, values: list[Value], axis: int) -> Value:
-    """One tensor of the values of all steps, along a new axis."""
+def stacked(call: Call, values: list[Value], axis: int, name: str = "") -> Value:
+    """One tensor of the values of all steps, along a new axis. Of no steps it has the dtype and the
+    sizes that the graph states for its output, 0 where it states none.
+    """
+    if not values:
+        stated = call.get("body").types[name].tensor_type
+        sizes = [0, *(each.dim_value for each in stated.shape.dim)]
+        array = numpy.zeros(sizes, named(stated.elem_type, name).array)
+        return Value(numpy.moveaxis(array, 0, axis))
     sources = frozenset[str]().union(*(each.sources for each in values))
     arrays = [each.data for each in values]
-    if not arrays:
-        return Value(numpy.zeros((0,), numpy.float32))
     if all(isinstance(each, numpy.ndarray) for each in arrays):
         return Value(numpy.stack(arrays, axis), sources)  # type: ignore[arg-type]
     tensors = [as_tensor(each, call.run.device) for each in arrays]
@@ -83,17 +92,17 @@ def scan(call: Call) -> tuple[Value, ...]:
         states = results[: len(states)]
         for every, each in zip(collected, results[len(states) :], strict=True):
             every.append(each)
-    return (*states, *scanned(call, collected))
+    return (*states, *scanned(call, collected, body.outputs[len(states) :]))
 
 
-def scanned(call: Call, collected: list[list[Value]]) -> list[Value]:
-    """The outputs of a scan's steps along the axes, and in the directions, that it names."""
+def scanned(call: Call, collected: list[list[Value]], names: Sequence[str]) -> list[Value]:
+    """The outputs of all steps along the axes, and in the directions, that a scan names."""
     count = len(collected)
     axes = call.get("scan_output_axes", [0] * count)
     backward = call.get("scan_output_directions", [0] * count)
     return [
-        stacked(call, values[::-1] if is_back else values, axis)
-        for values, axis, is_back in zip(collected, axes, backward, strict=True)
+        stacked(call, values[::-1] if is_back else values, axis, name)
+        for values, axis, is_back, name in zip(collected, axes, backward, names, strict=True)
     ]
 
 
@@ -109,8 +118,9 @@ def batched_scan(call: Call) -> tuple[Value, ...]:
     every = []
     for index in range(batch):
         inputs = tuple(Value(each.data[index], each.sources) for each in values)  # type: ignore[index]
-        attributes = {name: call.get(name) for name in ("body", "num_scan_inputs")}
-        if "directions" in call.attributes:
-            attributes["scan_input_directions"] = call.attributes["directions"]
+        attributes = {
+            name.replace("directions", "scan_input_directions"): each
+            for name, each in call.attributes.items()
+        }
         every.append(scan(Call(call.run, call.scope, call.node, inputs, attributes, 9)))
     return tuple(stacked(call, list(each), 0) for each in zip(*every, strict=True))

@@ -236,8 +236,12 @@ def swish(call: Call) -> Data:
 @operator("Gelu")
 def gelu(call: Call) -> Data:
     """x times the normal distribution's cumulative probability, exact or by tanh."""
-    x = call.tensor(0)
-    if call.get("approximate", "none") == "tanh":
+    return gelu_of(call.tensor(0), call.get("approximate", "none"))
+
+
+def gelu_of(x: Tensor, approximate: str = "none") -> Tensor:
+    """The same of a tensor."""
+    if approximate == "tanh":
         return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
     return 0.5 * x * (1 + (x * math.sqrt(0.5)).erf())
 

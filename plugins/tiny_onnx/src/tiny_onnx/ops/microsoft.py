@@ -7,8 +7,8 @@ import math
 import numpy
 
 from tiny_onnx.call import Call
-from tiny_onnx.ops.attention import heads_apart, heads_together, joined, turned
-from tiny_onnx.ops.elementwise import UNARY
+from tiny_onnx.ops.attention import heads_apart, heads_for, heads_together, joined, turned
+from tiny_onnx.ops.elementwise import UNARY, gelu_of
 from tiny_onnx.ops.products import convolved, groups, shape_of_windows
 from tiny_onnx.ops.quantization import dequantize, dequantized, quantize, requantized
 from tiny_onnx.ops.recurrent import Activation
@@ -70,16 +70,14 @@ def gelu(call: Call) -> Data:
 @operator("BiasGelu", domain=MICROSOFT)
 def bias_gelu(call: Call) -> Data:
     """Gelu of the sum with a bias."""
-    x = call.tensor(0) + call.tensor(1)
-    return 0.5 * x * (1 + (x * math.sqrt(0.5)).erf())
+    return gelu_of(call.tensor(0) + call.tensor(1))
 
 
 @operator("FastGelu", domain=MICROSOFT)
 def fast_gelu(call: Call) -> Data:
     """Gelu by tanh, perhaps of the sum with a bias."""
     x = call.tensor(0)
-    x = x + call.tensor(1) if call.has(1) else x
-    return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)).tanh())
+    return gelu_of(x + call.tensor(1) if call.has(1) else x, "tanh")
 
 
 @operator("QuickGelu", domain=MICROSOFT)
@@ -158,11 +156,10 @@ def rotary(call: Call) -> Data:
     return heads_together(result) if is_flat else result
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None) -> Tensor:
+def attended(call: Call, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     """softmax(q @ k.T * scale + bias) @ v, with heads of keys shared by groups of queries."""
-    shared = int(q.shape[1]) // int(k.shape[1])
-    if shared > 1:
-        k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
+    scale = call.real("scale", 0.0) or 1 / math.sqrt(int(q.shape[-1]))
+    k, v = (heads_for(q, each) for each in (k, v))
     scores = q.matmul(k.transpose(-2, -1)) * scale
     return (scores if bias is None else scores + bias).softmax(-1).matmul(v)
 
@@ -202,8 +199,7 @@ def attention(call: Call) -> tuple[Data, ...]:
         later = numpy.arange(columns)[None] <= numpy.arange(rows)[:, None] + columns - rows
         added = hidden(Tensor(later, device=x.device), x.dtype)
         bias = added if bias is None else bias + added
-    scale = call.real("scale", 0.0) or 1 / math.sqrt(int(q.shape[-1]))
-    return heads_together(attended(q, k, v, scale, bias)), Tensor.stack(k, v)
+    return heads_together(attended(call, q, k, v, bias)), Tensor.stack(k, v)
 
 
 @operator("MultiHeadAttention", domain=MICROSOFT)
@@ -229,8 +225,7 @@ def multi_head_attention(call: Call) -> tuple[Data, ...]:
         )
         extra = hidden(seen, q.dtype)
         added = extra if added is None else added + extra
-    scale = call.real("scale", 0.0) or 1 / math.sqrt(int(q.shape[-1]))
-    return heads_together(attended(q, k, v, scale, added)), k, v
+    return heads_together(attended(call, q, k, v, added)), k, v
 
 
 @operator("MatMulNBits", domain=MICROSOFT)

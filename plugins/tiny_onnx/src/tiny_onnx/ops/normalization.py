@@ -54,12 +54,17 @@ def instance_normalization(call: Call) -> Data:
     return along(call.tensor(1), x.ndim) * scaled + along(call.tensor(2), x.ndim)
 
 
+def stashed(call: Call, x: Tensor) -> Tensor:
+    """A tensor in the dtype in which its mean and deviation are taken."""
+    return x.cast(dtypes.float32) if call.get("stash_type", 1) == 1 else x
+
+
 @operator("LayerNormalization")
 def layer_normalization(call: Call) -> Data | tuple[Data, ...]:
     """Last axes normalized; mean and inverse deviation are further outputs."""
     x = call.tensor(0)
     axes = tuple(range(call.axis("axis", x.ndim, -1), x.ndim))
-    held = x.cast(dtypes.float32) if call.get("stash_type", 1) == 1 else x
+    held = stashed(call, x)
     mean = held.mean(axes, keepdim=True)
     centered = held - mean
     inverse = (centered.square().mean(axes, keepdim=True) + call.real("epsilon", 1e-5)).rsqrt()
@@ -74,7 +79,7 @@ def root_mean_square(call: Call) -> Data:
     """Last axes divided by the root of their mean square (Zhang and Sennrich, 2019)."""
     x = call.tensor(0)
     axes = tuple(range(call.axis("axis", x.ndim, -1), x.ndim))
-    held = x.cast(dtypes.float32) if call.get("stash_type", 1) == 1 else x
+    held = stashed(call, x)
     inverse = (held.square().mean(axes, keepdim=True) + call.real("epsilon", 1e-5)).rsqrt()
     return (held * inverse).cast(x.dtype) * call.tensor(1)
 
@@ -114,7 +119,7 @@ def norm(call: Call) -> Data:
 def group_normalization(call: Call) -> Data:
     """Groups of channels normalized (Wu and He, 2018). Scales are of groups before version 21."""
     x, count = call.tensor(0), int(call.get("num_groups"))
-    held = x.cast(dtypes.float32) if call.get("stash_type", 1) == 1 else x
+    held = stashed(call, x)
     grouped = held.reshape(int(x.shape[0]), count, -1)
     mean = grouped.mean(-1, keepdim=True)
     inverse = (

@@ -112,9 +112,8 @@ def stft(call: Call) -> Data:
         parts.append(frames if window is None else frames * window)
     im = parts[1] if len(parts) > 1 else parts[0].zeros_like()
     re, im = transformed(parts[0], im, -1)
-    if call.get("onesided", 1):
-        re, im = re[..., : length // 2 + 1], im[..., : length // 2 + 1]
-    return Tensor.stack(re, im, dim=-1)
+    result = Tensor.stack(re, im, dim=-1)
+    return result[:, :, : length // 2 + 1] if call.get("onesided", 1) else result
 
 
 COSINES = {
