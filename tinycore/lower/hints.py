@@ -6,8 +6,9 @@ third of the traffic, for nothing; the next kernel would not find the array in t
 Such stores are non-temporal.
 
 Kernels that go through each row several times are bound by bandwidth in the first pass, and by
-arithmetic later. The pass that computes most, or the one that stores where none does much,
-prefetches the next row.
+arithmetic later. The pass that computes most, the last of equals, prefetches the next row. Loads
+that move on by pages, where prefetching by hardware ends, prefetch what the loop that moves
+farthest reads next: transposed copies of 4096 x 4096 take .8 of the time (Xeon).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import PointerDType
 from tinycore.lower.steps.stage import LINE_BYTES
+from tinycore.lower.strategies.dot import PAGE_BYTES
 from tinycore.render.base import STREAM, Limits, pointer_of
 from tinycore.uop.affine import interval
 from tinycore.uop.node import UOp
@@ -106,10 +108,6 @@ def terms_of_place(place: UOp) -> tuple[dict[UOp, int], int]:
     return found, constant
 
 
-MUCH: Final = 8
-"""Operations on a vector that take longer than reading it from a near cache."""
-
-
 class Pass(NamedTuple):
     """Vectors of an array that loops inside of another read: a row of it in each step of that."""
 
@@ -127,19 +125,27 @@ def mark_prefetches(kernel: UOp, limits: Limits) -> UOp:
     if not limits.stream_bytes:
         return kernel
     order = kernel.toposort()
+    innermost = {
+        load: end.src[-1]
+        for end in reversed(order)
+        if end.op is Op.END
+        for load in end.src[0].every(Op.LOAD)
+        if load.dtype.count > 1 and load.dtype.kind != "bool" and len(load.src[0].src) == 2
+    }
     passes: dict[Pass, list[UOp]] = defaultdict(list)
-    for load in (n for n in order if n.op is Op.LOAD and len(n.src[0].src) == 2):
+    said: dict[UOp, int] = {}
+    for load, counter in innermost.items():
         if is_large(pointer_of(load.src[0]), limits) and (found := pass_of(load)) is not None:
             passes[found].append(load)
-    said: dict[UOp, int] = {}
+            size = load.dtype.itemsize
+            steps = terms_of(load.src[0].src[1])[0]
+            if counter in found.inside and steps[counter] * size >= PAGE_BYTES:
+                said[load] = found.size * size
     for rows in dict.fromkeys(p[:3] for p in passes):
         alike = [p for p in passes if p[:3] == rows]
         whole = [p for p in alike if reads_all(p, passes[p])]
         if len(alike) > 1 and whole:
-            work = {p: computing(order, p) / len(passes[p]) for p in whole}
-            most = max(whole, key=lambda p: work[p])
-            wanted = [most] if work[most] >= MUCH else [p for p in whole if stores(order, p)]
-            chosen = (wanted or [most])[0]
+            chosen = max(reversed(whole), key=lambda p: computing(order, p) / len(passes[p]))
             ahead = chosen.size * passes[chosen][0].dtype.itemsize
             if ahead <= limits.cache_bytes // 2:
                 said |= dict.fromkeys(passes[chosen], ahead)
@@ -159,19 +165,12 @@ def reads_all(found: Pass, loads: list[UOp]) -> bool:
     """True if the vectors read cover a row from end to end."""
     kind, *others = {load.dtype for load in loads}
     loops = (found.row, *found.inside)
-    if others or kind.count < 2 or kind.kind == "bool" or not all(r.is_fixed for r in loops):
+    if others or not all(r.is_fixed for r in loops):
         return False
     read = len(loads) * kind.count * math.prod(r.extent for r in found.inside)
     spans = [interval(load.src[0].src[1], (found.row,)) for load in loads]
     whole = max(stop for _, stop in spans) - min(start for start, _ in spans) + kind.count - 1
     return read == whole == found.size
-
-
-def stores(order: list[UOp], found: Pass) -> bool:
-    """True if results are stored in the innermost loop of a pass."""
-    results = (n for n in order if n.op is Op.STORE)
-    outside = (n.src[0] for n in results if pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL)
-    return any(found.inside <= place.ranges for place in outside)
 
 
 def computing(order: list[UOp], found: Pass) -> int:

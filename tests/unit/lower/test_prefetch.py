@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tiny_testing.kernels import element, load, store
 from tinycore.dtype import dtypes
 from tinycore.lower.pipeline import lower
+from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Bind, Plan, Split
 from tinycore.render.base import Limits, Renderer, pointer_of
 from tinycore.uop.node import UOp
@@ -59,6 +61,26 @@ def test_the_pass_that_computes_much_does() -> None:
 
     assert len(fetches(rows(much, lambda y, total: y * total), plan=PARTS)) == 2
     assert len(fetches(little, plan=PARTS)) == 1
+
+
+def turned(rows: int, columns: int) -> UOp:
+    """A transposed copy."""
+    i, j = UOp.range(rows, 0), UOp.range(columns, 1)
+    x = load(element(1, dtypes.float32, rows * columns, j * rows + i), dtypes.float32)
+    change = store(element(0, dtypes.float32, rows * columns, i * columns + j), x)
+    return UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
+
+
+def test_blocks_of_a_transposed_copy_fetch_those_after_the_next() -> None:
+    limits = replace(LIMITS, stream_bytes=4 * 1024 * 64)
+    kernel = turned(1024, 64)
+    plan = plan_for(kernel, limits)
+    square = [step.by for step in plan if step in (Split((1,), 8), Split((0,), 16))]
+
+    assert square == [8, 16]
+    assert fetches(kernel, limits, plan) == 2 * [2 * 8 * 1024 * 4] * 8, "two vectors of eight rows"
+    assert fetches(turned(64, 1024), limits, plan_for(turned(64, 1024), limits)) == []
+    assert fetches(kernel, replace(limits, stream_bytes=1 << 30), plan) == []
 
 
 @pytest.mark.parametrize(
