@@ -26,7 +26,7 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_187,
     "tinycore/engine": 20_852,
-    "tinycore/lower": 45_690,
+    "tinycore/lower": 45_660,
     "tinycore/lower/steps": 12_814,
     "tinycore/lower/strategies": 25_450,
     "tinycore/linalg": 7_467,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 475_216
+SUM: Final = 475_186
 """The budgets of the core together."""
-FLOORS: Final = 437_144
+FLOORS: Final = 437_114
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -25,6 +25,7 @@ from tinycore.uop.rewrite import rebuilt
 from tinycore.uop.symbolic import simplified
 
 AXES: Final = 3
+"""Axes of a launch, in every API."""
 MOST_TRIED: Final = 1 << 16
 """Divisors that are tried for the size of an axis: of 2**62 elements they would be billions."""
 NO_GRID_LIMITS: Final = (1 << 62,) * AXES

@@ -239,7 +239,9 @@ PI_2: Final = (1.570796012878418, 3.139164786504813e-07)
 """pi/2 as a number of 22 digits, and the rest."""
 
 WORD_BITS: Final = 32
+"""Bits of the words of 2 / pi."""
 MASK: Final = 0xFFFFFFFF
+"""The bits of a word."""
 
 
 def parts(value: float, digits: int, count: int) -> tuple[float, ...]:

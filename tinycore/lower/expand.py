@@ -40,7 +40,8 @@ from tinycore.uop.sums import sum_of, terms_of
 from tinycore.uop.symbolic import simplified
 
 LONGEST_STRIDE = 4
-"""Stride up to which lanes are selected from whole vectors; beyond, each is a separate load."""
+"""Stride up to which lanes are selected from whole vectors; beyond, each is a separate load. At 4,
+a quarter of what is loaded is used."""
 MOST_IN_RUN: Final = 4
 """Lanes of a matrix unit's result that are stored together at most."""
 LARGEST_FRAGMENT: Final = 128

@@ -32,7 +32,7 @@ MOST_STREAMS: Final = 4
 """Lines that a loop may fill in parts at a time: processors gather few of them outside of the
 caches."""
 LEAST_VECTOR_BYTES: Final = 16
-"""The narrowest vector that can be stored past the caches."""
+"""The narrowest vector that can be stored past the caches: MOVNTPS of SSE."""
 
 
 def mark_nontemporal(kernel: UOp, limits: Limits) -> UOp:

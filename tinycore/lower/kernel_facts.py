@@ -30,7 +30,7 @@ NEVER_IN_VECTORS: Final = ("index", "bool", "void")
 SMALL_LOOP: Final = 4
 """Steps of a loop that may be unrolled whole, as those over a window of a convolution."""
 LEAST_REUSE: Final = 4
-"""Least number of reads of an element for which a copy pays."""
+"""Least number of reads of an element for which a copy pays (docs/decisions/0029-staging.md)."""
 
 
 class KernelFacts:

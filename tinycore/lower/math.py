@@ -23,6 +23,7 @@ from tinycore.uop.threefry import WORD_BITS, threefry_words
 Lowering = Callable[[UOp], UOp | None]
 
 LEAST_PAIR_BYTES: Final = 16
+"""The narrowest DOT that is an instruction: PMADDWD of SSE2."""
 HALVES: Final = (dtypes.float16, dtypes.bfloat16)
 
 

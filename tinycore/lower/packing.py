@@ -28,7 +28,8 @@ from tinycore.uop.op import AxisKind, Op
 STRIP_GROUPS: Final = 8
 """Groups of scattered rows that are filled at a time, each a line that is written."""
 LEAST_CHUNKS: Final = 4
-"""Pieces of work per thread below which some threads would wait for others."""
+"""Pieces of work per thread below which some threads would wait for others: with 4, the last piece
+is at most a quarter of a thread's work."""
 
 
 def pack_panel(draft: Draft, at: Number | None, panel: Dimension) -> bool:

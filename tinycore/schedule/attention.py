@@ -62,9 +62,11 @@ HIDING_ROWS: Final = 512
 hides, but each group of rows is a kernel of its own. Fewer than twice that are cut in two: at 512
 that leaves out a quarter of all scores, and of their memory."""
 MOST_GROUPS: Final = 8
+"""Most groups of rows, each a kernel."""
 PIECE_BYTES: Final = 512 << 10
 """Bytes read again for every row: keys and values of a piece, or queries and slopes."""
 LEAST_PIECE: Final = 128
+"""Keys of a piece, at least."""
 
 
 class Chosen(NamedTuple):

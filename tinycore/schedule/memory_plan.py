@@ -34,6 +34,7 @@ from tinycore.uop.op import RECURRENCES, AxisKind, Op
 ALIGNMENT: Final = 256
 """Bytes: offsets are multiples, which suits the vectors of every device."""
 MOST_ATTEMPTS: Final = 64
+"""Layouts of a block that are tried, of which the smallest is kept."""
 MOST_WORK: Final = 1_000_000
 """Pairs of values compared in all attempts together: one attempt is quadratic in their number."""
 

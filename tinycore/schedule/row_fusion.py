@@ -28,6 +28,7 @@ from tinycore.schedule.strips import Strips
 from tinycore.uop.op import Op
 
 MOST_MEMBERS: Final = 8
+"""Most kernels of a group, by the time that lowering takes."""
 MOST_PRODUCTS: Final = 2
 """Most members that are matrix products with shared weights. Fusing more saves only intermediate
 rows, and multiplies the time of lowering."""

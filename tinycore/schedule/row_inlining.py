@@ -29,6 +29,7 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 MOST_MEMBERS: Final = 8
+"""Most kernels of a group, by the time that lowering takes."""
 HELD_BYTES: Final = 128
 """Bytes of a row that each thread holds in registers."""
 

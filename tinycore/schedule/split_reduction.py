@@ -30,17 +30,20 @@ from tinycore.uop.op import Op
 from tinycore.uop.size import Size
 
 LONG_REDUCTION: Final = 1 << 15
+"""Terms from which a sum of few results is cut into parts for threads to share."""
 FEW_RESULTS: Final = 64
 """Results that are too few to distribute over threads."""
 FEW_COLUMNS: Final = 256
 """Adjacent results a thread should own when it reads memory row by row."""
 MOST_FACTOR: Final = 512
+"""Most parts of a sum, so that adding them up is little work for one thread."""
 ENOUGH_FACTOR: Final = 16
 """Parts that an outer axis must give to be split in place of a longer inner one."""
 
 LONG_PRODUCT: Final = 1 << 13
 """Terms of a contraction from which K is split for reuse in near memory."""
 SHORTEST_PART: Final = 1 << 10
+"""Terms of a part, at least, of sums with results for some threads."""
 LEAST_AGAIN: Final = 8
 """Terms each operand element takes part in, from which it counts as reused."""
 LEAST_BESIDE: Final = 2
@@ -71,6 +74,7 @@ memory has a third of its rate, and some are stored while others are computed.""
 MULTIPLY_ADDS: Final = 128
 """Multiply-adds of a unit in a clock; matrix units do several times as many."""
 MATRIX_MULTIPLY_ADDS: Final = 512
+"""The same of matrix units: half of what a unit of an A100 can do for float16."""
 
 IsMemory = Callable[[UOp], bool]
 

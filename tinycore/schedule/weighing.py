@@ -32,7 +32,9 @@ from tinycore.uop.product import (
 from tinycore.uop.softmax import Softmax, Weighing
 
 ROW_AXIS: Final = -2
+"""The axis of scores along rows."""
 COLUMN_AXIS: Final = -1
+"""The axis along which a softmax weighs."""
 
 
 class Seen(NamedTuple):

@@ -36,6 +36,7 @@ from tinycore.uop.proportional import approximate_powers, are_one_pass, with_com
 from tinycore.uop.rewrite import rebuilt
 
 COLUMNS_AFTER: Final = 5
+"""See `STEPS_AFTER`."""
 STEPS_AFTER: Final = 6
 """The loops of the second product: the number that follows Part.UNIT in their paths."""
 

@@ -17,6 +17,8 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 MOST_PEELED: Final = 5
+"""Parts of a loop at most, each of which is compiled: two steps at either end, and what is
+between."""
 
 
 @dataclass(frozen=True)

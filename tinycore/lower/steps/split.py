@@ -28,8 +28,11 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import DIVISIONS, AxisKind, Op, Part
 
 OUTER: Final = 0
+"""Number of the loop that counts steps, in the path of a Split's loops."""
 INNER: Final = 1
+"""Number of the loop within a step."""
 REST: Final = 2
+"""Number of the remainder loop."""
 MASKED: Final = "masked"
 """The `arg` of a MIN that keeps an index in range in steps whose results are masked."""
 

@@ -30,9 +30,11 @@ LINE_BYTES: Final = 64
 """Bytes of a processor's cache line."""
 
 MOST_SCRATCH: Final = 2 << 20
-"""Most bytes of an array; where threads share no memory, arrays are on the stack."""
+"""Most bytes of an array; where threads share no memory, arrays are on the stack, which has
+8 MB in threads of the CPU."""
 
 WORD_BYTES: Final = 4
+"""Bytes of a word of shared memory."""
 BANKS_BYTES: Final = 128
 """Bytes of shared memory that contain one word of each bank."""
 LEAST_PIECE_BYTES: Final = 16

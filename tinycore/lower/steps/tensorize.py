@@ -31,6 +31,7 @@ HALF_OF_DROPPED: Final = (1 << DROPPED_BITS - 1) - 1
 """Less than a half by the last bit, which is added where the result would be odd."""
 KEPT: Final = 0xFFFFFFFF >> DROPPED_BITS << DROPPED_BITS
 EXPONENT: Final = 0x7F800000
+"""The bits of a float32's exponent."""
 
 
 @dataclass(frozen=True)

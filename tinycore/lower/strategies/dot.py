@@ -31,7 +31,8 @@ PARTIAL_SUMS: Final = (8, 4, 2)
 STREAMS: Final = 4
 """Rows read concurrently: hardware prefetching stops at the end of a page, but not in all."""
 MOST_UNROLLED: Final = 128
-"""Copies of a step that a row of a tile is unrolled into."""
+"""Copies of a step that a row of a tile is unrolled into: from rows of 7 to 56 elements, on Zen
+3."""
 LEAST_STEPS: Final = 64
 """Elements of a sum in one step of the loops around held sums, so that adding it is little work."""
 PAGE_BYTES: Final = 4096

@@ -27,14 +27,16 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
 SUMS_IN_FLIGHT: Final = 8
-"""Independent multiply-adds that hide the latency of one: latency times those begun at once."""
+"""Independent multiply-adds that hide the latency of one: latency (4 cycles) times those begun at
+once (2), of Zen and of Intel's cores."""
 ENOUGH_ROWS: Final = 6
-"""Rows from which on a loop has enough of them for any tile, so that the innermost is taken."""
+"""Rows from which on a loop has enough of them for any tile, so that the innermost is taken: those
+of a tile of 6 x 4 vectors, which reaches the rate of multiply-adds (Zen 4, AVX-512)."""
 SPARE_REGISTERS: Final = 1
 """Registers a tile leaves to the compiler; a tile that spills is slower than a smaller one."""
 SPARE_FOR_WINDOWS: Final = 2
-"""More of them where a body holds several taps of a window, whose loads the compiler mixes: a 3 x 3
-convolution by 24 accumulators spilled on a Zen 4, by 20 it did not."""
+"""More of them where a body holds several taps of a window, whose loads the compiler mixes. With
+AVX-512, 3 x 3 convolutions spill by 6 x 4 vectors and not by 5 x 4 (Zen 4, clang 19)."""
 SPARE_FOR_SHARED: Final = 1
 """And more where the rows themselves share taps, which then stay in registers."""
 COMPILERS_UNROLL: Final = 8
@@ -44,9 +46,11 @@ ENOUGH_READ: Final = 1024
 BLOCK_OF_VARYING: Final = 8
 """Groups of rows that are packed together where their number is known at the launch."""
 LINE_WAIT: Final = 6.0
-"""Cycles that a vector from another line of the matrix is waited for, if that is far away."""
+"""Cycles that a vector from another line of the matrix is waited for, if that is far away: held
+sums won up to 24 rows (Zen 3), given their two accesses for 8 rows."""
 NEAR_LINE_WAIT: Final = 0.3
-"""The same where the matrix fits the near cache: loads of several rows hide it."""
+"""The same where the matrix fits the near cache: loads of several rows hide it. Held sums won for 1
+row only."""
 
 
 class Tile(NamedTuple):

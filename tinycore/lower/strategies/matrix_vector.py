@@ -22,7 +22,8 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Part
 
 ROWS_AT_ONCE: Final = 8
-"""Rows added to the sums in one pass over them, each a stream of loads."""
+"""Rows added to the sums in one pass over them, each a stream of loads: of 4096 x 4096, 8 take 1.25
+ms, 4 1.36 and 16 1.51 (Zen 4)."""
 LEAST_HELD: Final = 256
 """Sums below which starting a pass over them shows."""
 UPDATE_WAITS: Final = 2 / ROWS_AT_ONCE
