@@ -14,7 +14,6 @@ See docs/decisions/0033-strips.md.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Final
@@ -39,9 +38,10 @@ PARALLEL_BYTES: Final = 64 << 10
 MOST_STRIP_BYTES: Final = 1 << 20
 """Thread-local memory for one strip."""
 NEAREST_BYTES: Final = 16 << 10
-"""Most bytes that several rows of a strip touch if they share no operand. Softmax and deviations
-over rows of 16 to 4096 elements take .75 to 1 of the time of strips of 1 MB on a Xeon whose first
-cache has 48 KB; 32 and 64 KB are between, 4 and 8 KB no better but for the shortest rows."""
+"""Most bytes that several rows of a strip touch if sums of them share no operand. Softmax,
+deviations and layernorm over rows of 16 to 4096 elements take .75 to 1 of the time of strips of
+1 MB on a Xeon whose first cache has 48 KB; 32 and 64 KB are between, 4 and 8 KB no better but for
+the shortest rows."""
 LEAST_SHARED: Final = 0.125
 """Fraction of its footprint that a kernel must share with the group if it reads none of its
 results."""
@@ -85,13 +85,13 @@ class FusionGroup:
             return Refusal.UNRELATED
         if is_product(launch) and sum(map(is_product, self.members)) >= MOST_PRODUCTS:
             return Refusal.PRODUCTS
-        pairs = zip(self.shape, (r.extent for r in launch.loops), strict=False)
-        shape = tuple([a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        shape, extents = self.shape, tuple([r.extent for r in launch.loops])
         members = [*self.members, launch]
         written, refusal = written_by(members), Refusal.ROWS
         shared = [(m, i) for m in members for i, n in m.accesses.items() if n in written]
         while shape:
-            if all(member.stays(index, len(shape)) for member, index in shared):
+            depth = len(shape)
+            if shape == extents[:depth] and all(m.stays(index, depth) for m, index in shared):
                 refusal = Refusal.CACHE
                 if cut := cut_rows(members, shape, self.limits):
                     self.members, self.shape, self.cut = members, shape, cut
@@ -135,17 +135,17 @@ def cut_rows(
         reread, row = footprint(members, depth)
         if reread > limits.cache_bytes * MOST_REREAD:
             return None
-        # Every strip loads the operands that its rows share: longer strips load them less often,
-        # which is worth rows that fall out of the near cache. Without such an operand one row is
-        # enough, and most lanes and copies share work in few.
-        room = min(2 * limits.cache_bytes, MOST_STRIP_BYTES) if reread else limits.cache_bytes // 2
+        shares = reread and any(map(is_product, members))
+        # Every strip loads the operands that sums of its rows share: longer strips load them less
+        # often, which is worth rows that fall out of the near cache.
+        room = min(2 * limits.cache_bytes, MOST_STRIP_BYTES) if shares else limits.cache_bytes // 2
         if row > room:
             continue  # a row is too long: take one more loop as rows
         *outer, last = shape[:depth]
-        most = min((room if reread else NEAREST_BYTES) // max(row, 1), last)
+        most = min((room if shares else NEAREST_BYTES) // max(row, 1), last)
         around = math.prod(outer)
         if row * around * last > PARALLEL_BYTES:
-            most = min(most, last // max(FEWEST_STRIPS // around, 1))
+            most = min(most, last * around // FEWEST_STRIPS)
         rows = max((n for n in range(1, most + 1) if last % n == 0), default=1)
-        return None if reread and rows < min(FEWEST_ROWS, last) else (depth, rows)
+        return None if shares and rows < min(FEWEST_ROWS, last) else (depth, rows)
     return None

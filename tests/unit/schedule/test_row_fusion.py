@@ -62,11 +62,17 @@ def test_strips_of_one_row_have_no_loop_over_the_rows_of_a_strip() -> None:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(4096, 1), (256, 4), (64, 16)])
-def test_rows_that_share_nothing_stay_in_the_nearest_cache(columns: int, rows: int) -> None:
+def test_rows_without_products_stay_in_the_nearest_cache(columns: int, rows: int) -> None:
     (item,) = Tensor(numbers(4096, columns)).realize().softmax(-1).schedule()
     (outer,) = [n for n in item.ast.src[0].src[1:] if n.op is Op.RANGE]
 
     assert outer.extent == 4096 // rows
+
+
+def test_few_long_rows_with_weights_are_one_kernel() -> None:
+    x, weight, bias = (Tensor(numbers(*shape)).realize() for shape in ((8, 4096), (4096,), (4096,)))
+
+    assert launches(x.layernorm() * weight + bias) == 1
 
 
 def exponentials(*results: Tensor) -> int:
