@@ -59,6 +59,7 @@ def test_without_inputs_it_says_what_the_model_takes(
         ("image=nowhere.png", "cannot be read as a picture"),
         ("image=[1, 2", "neither a file nor numbers"),
         ("image=[1, 2]", "not of shape 2"),
+        ("image=", "neither a file nor numbers"),
         ("nowhere.npy", "not an array of NumPy"),
     ],
 )
@@ -67,6 +68,20 @@ def test_mistakes_are_explained(
 ) -> None:
     assert main(["run", str(reddest), "--input", word]) == 1
     assert text in capsys.readouterr().err
+
+
+def test_an_input_is_given_once_and_as_one_array(
+    reddest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numpy.savez(tmp_path / "x.npz", image=numpy.zeros(1))
+    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
+    for words, text in (
+        ([f"image={tmp_path / 'x.npy'}"], "an archive of arrays"),
+        (["image=zeros", "image=zeros"], "'image' is given twice"),
+    ):
+        given = [word for each in words for word in ("--input", each)]
+        assert main(["run", str(reddest), *given]) == 1
+        assert text in capsys.readouterr().err
 
 
 def test_sounds_are_samples_between_minus_one_and_one(

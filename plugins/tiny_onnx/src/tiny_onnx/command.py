@@ -107,11 +107,13 @@ def inputs(model: OnnxRunner, words: list[str], scale: str) -> dict[str, Any]:
                     f"{', '.join(model.graph_inputs)}."
                 )
             name, file = next(iter(model.graph_inputs)), word
-        described = model.graph_inputs[name]
-        if file == "zeros":
-            result[name] = model.get_empty_input_data()[name]
-        else:
-            result[name] = loaded(file, described, scale)
+        if name in result:
+            raise ArgumentError(f"{name!r} is given twice.")
+        result[name] = (
+            model.get_empty_input_data()[name]
+            if file == "zeros"
+            else loaded(file, model.graph_inputs[name], scale)
+        )
     return result
 
 

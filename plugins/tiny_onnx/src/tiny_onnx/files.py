@@ -36,7 +36,7 @@ def loaded(text: str, wanted: Description, scale: str) -> numpy.ndarray:
     """
     path = Path(text)
     suffix = path.suffix.lower()
-    if not path.exists() and suffix not in {*PICTURES, ".npy", ".wav"}:
+    if not path.is_file() and suffix not in {*PICTURES, ".npy", ".wav"}:
         return numbers(text, wanted)
     if suffix in PICTURES:
         return picture(path, wanted, scale)
@@ -69,7 +69,8 @@ def array(path: Path) -> numpy.ndarray:
         result = numpy.load(path, allow_pickle=False)
     except (ValueError, OSError, EOFError) as error:
         raise FileFormatError(f"{path} is not an array of NumPy: {error}") from error
-    assert isinstance(result, numpy.ndarray)
+    if not isinstance(result, numpy.ndarray):
+        raise FileFormatError(f"{path} is an archive of arrays; give the file of one")
     return result
 
 
