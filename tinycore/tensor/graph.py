@@ -152,7 +152,7 @@ def path_between(x: UOp, view: UOp) -> tuple[Movement, ...]:
     return tuple(reversed(path))
 
 
-def moved_along(x: UOp, path: tuple[Movement, ...]) -> UOp:
+def moved_along(x: UOp, path: Iterable[Movement]) -> UOp:
     """The view of a node after the movement of another one of its shape."""
     dtype, device = x.dtype, x.device
     for op, argument, shape in path:

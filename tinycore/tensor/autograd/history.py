@@ -7,7 +7,7 @@ derivatives are refused as they need content that was overwritten. See docs/alia
 from __future__ import annotations
 
 import weakref
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -109,7 +109,7 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
     if not any(dtypes.is_float(node.dtype) for node in values):
         return
     with lock:
-        deque(map(versions.home, form.shown), maxlen=0)  # which tell what they have memory for
+        versions.references(form.shown)  # whose homes tell what they have memory for
         ends = Ends(form, values)
         size = ends.facts.size + longest_past(form, values.values())
         reads = read_by(form)
@@ -117,7 +117,7 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
         for node, memory in values.items():
             reached = ends.reached(node)
             sources = tuple([n for n in reached if n.op in ENDS])
-            marks = frozenset([n for n in reached if n.op in MARKED or n.op is BUFFER])
+            marks = frozenset([n for n in (node, *reached) if n.op in MARKED or n.op is BUFFER])
             below = ends.bound(ends.facts.inner[ends.named(node)])
             inner = {n: values[n] for n in below if n in values}
             own = origin(node) if node.op is Op.ASSIGN else None
@@ -195,15 +195,20 @@ class Ends:
             return Ends(self.form, [node]).at(node)
         base, told = base_of(node), self.told
         reached = self.reached(node)
-        below = [n for n in self.with_past(reached, node) if base_of(n) is not base]
-        through = [n for n in below if n.op is Op.DETACH or n in told]
-        equal = [base] if home_of_value(base) is not None else []
+        ends = [n for n in reached if n.op in ENDS]
+        below = self.with_past(reached, node)
+        if len(below) == len(ends):  # as mostly
+            found = ended_below(ends)
+        else:
+            marks = [n for n in below if base_of(n) is not base]
+            found = ended_below(ends + [n for n in marks if n.op is Op.DETACH or n in told])
+            written = [n for n in marks if n.op is Op.ASSIGN or made_of(n)]
+            found |= versions.references(chain.from_iterable(map(buffers_below, written)))
+        equal = [base] if home_of_value(base) else []
         if (value := base_of_view(node)).arg == graph.EQUAL:
             equal = buffers_below(value.src[0])
-        written = [n for n in below if n.op is Op.ASSIGN or made_of(n)]
-        found = ended_below([*(n for n in reached if n.op in ENDS), *through])
-        found |= versions.references(chain.from_iterable(map(buffers_below, written)))
-        return found - versions.references(equal)  # a value is computed from no other tensor of it
+        # a value is computed from no other tensor of it
+        return found - versions.references(equal) if equal else found
 
     def with_past(self, reached: Collection[UOp], node: UOp) -> Collection[UOp]:
         """The same with what gradients go through below memory."""
@@ -395,7 +400,7 @@ def facts_of(nodes: Iterable[UOp]) -> GraphFacts:
                 mask |= 1 << places[source]
         masks[node] = mask
     inner = {node: [n for n, place in places.items() if masks[node] >> place & 1] for node in asked}
-    return GraphFacts({node: reached[node] for node in asked}, inner, len(masks))
+    return GraphFacts({n: reached[n] - {n} for n in asked}, inner, len(masks))
 
 
 known_facts: Final = Lru[object, GraphFacts](1024)
@@ -426,4 +431,4 @@ def facts_of_run(nodes: Iterable[UOp], form: CanonicalGraph) -> GraphFacts:
 
 def homes_of(memory: UOp) -> object:
     """The homes of the BUFFERs that memory is made of, which all its versions have."""
-    return tuple([versions.home(buffer) for buffer in buffers_below(memory)])
+    return tuple(map(versions.home, buffers_below(memory)))

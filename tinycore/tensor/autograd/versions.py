@@ -53,7 +53,7 @@ def enter(node: UOp, home: Home) -> None:
 
 def move(value: UOp, other: UOp) -> None:
     """Let another node, such as memory, have a value with a home, too."""
-    if (known := home_of_value(value)) is not None and other is not value:
+    if (known := home_of_value(value)) and other is not value:
         enter(other, known)
         (known.memory if other.op in WRITTEN else known.nodes).append(weakref.ref(other))
 
@@ -61,7 +61,7 @@ def move(value: UOp, other: UOp) -> None:
 def known_as(value: UOp) -> list[UOp]:
     """The nodes by which graphs know the value of a node, which may be among them."""
     known = home_of_value(value)
-    return [] if known is None else living(known.nodes)
+    return living(known.nodes) if known else []
 
 
 def with_values() -> list[UOp]:

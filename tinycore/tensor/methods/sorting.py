@@ -280,13 +280,13 @@ class Sorting(Selection):
         bool_dtype("masked_select", mask.dtype, "mask")
         check_rows("masked_select", size)
         x, where = self._broadcasted("masked_select", mask, promote=False)
-        if size is not None:
+        if size is None:
+            (found,) = numpy.nonzero(where._host_array().reshape(-1))
+            places = type(self)(found, device=self.device).cast(counter_dtype(x.numel()))
+        else:
             places, is_found = where._places_of_true(size)
-            picked = self._from_node(graph.gather(x.reshape(-1).uop, places.uop))
-            return is_found.where(picked, fill_value).cast(self.dtype)
-        (found,) = numpy.nonzero(where._host_array().reshape(-1))
-        places = type(self)(found, device=self.device).cast(counter_dtype(x.numel()))
-        return self._from_node(graph.gather(x.reshape(-1).uop, places.uop))
+        picked = self._from_node(graph.gather(x.reshape(-1).uop, places.uop))
+        return picked if size is None else is_found.where(picked, fill_value).cast(self.dtype)
 
     def _places_of_true(self, size: int) -> tuple[Self, Self]:
         """Places of the first `size` true elements, in order of rows, and which of them exist.

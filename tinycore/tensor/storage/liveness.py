@@ -169,7 +169,7 @@ def replaced_in(roots: dict[Storage, UOp], changed: dict[UOp, UOp]) -> dict[Stor
 
 def publish(found: dict[Storage, UOp], alone: Mapping[Storage, Core]) -> None:
     """Give storages their values with nodes replaced, or tensors that showed a part `alone`."""
-    exchange({s: node for s, node in found.items() if s not in alone} if alone else found)
+    exchange({s: node for s, node in found.items() if s not in alone})
     for storage, node in found.items():
         base = base_of_view(node)
         if storage in alone:

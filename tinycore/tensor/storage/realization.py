@@ -53,6 +53,10 @@ NAMED_BY: Final = MOVEMENT | {Op.OWN}
 """Ops by which a tensor that is realized by name shows what is computed."""
 
 
+IN_ORDER: Final = frozenset({Op.RESHAPE, Op.DETACH, Op.OWN})
+"""Ops whose result has the elements of their source in the same order."""
+
+
 class Writes:
     """Count of the runs that wrote to memory and whose results living tensors have."""
 
@@ -256,7 +260,7 @@ def materialize(tensor: Core) -> UOp:
     """Memory with the elements of a tensor row by row, computed if need be; its graph stays."""
     while True:
         node = tensor.uop
-        base = strip_views(node)
+        base = source_below(node, IN_ORDER)
         if (memory := held_values.memory_held(base)) is not None:
             return memory
         copy = node.alu(Op.CONTIGUOUS)
@@ -266,14 +270,6 @@ def materialize(tensor: Core) -> UOp:
 
         if found := compute(requested, read=base):
             return found[copy]
-
-
-def strip_views(node: UOp) -> UOp:
-    """The node whose elements a node has in the same order: below reshapes, DETACHs and OWNs."""
-    base = base_of(node)
-    while base.op in (Op.DETACH, Op.OWN):
-        base = base_of(base.src[0])
-    return base
 
 
 def readable_again(node: UOp, memory: UOp, form: CanonicalGraph) -> Replacements:
@@ -349,8 +345,7 @@ def shows_stored(node: UOp, memory: Mapping[UOp, UOp]) -> bool:
 
 def without_calls(node: UOp) -> UOp:
     """The memory of a root, without the CALL that computed it."""
-    calls = node.every(Op.CALL)
-    return node.substitute({n: n.src[0] for n in calls}) if calls else node
+    return node.substitute({call: call.src[0] for call in node.every(Op.CALL)})
 
 
 def detached_as(root: UOp, memory: UOp) -> UOp:

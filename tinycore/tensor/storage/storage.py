@@ -134,16 +134,15 @@ class Storage:
 class View:
     """The elements that a tensor shows of a storage: a path of movement ops, DETACHs and OWNs."""
 
-    __slots__ = ("last", "owned", "path", "shape", "storage")
+    __slots__ = ("_path", "last", "owned", "storage")
 
     def __init__(self, storage: Storage, node: UOp, steps: list[UOp]) -> None:
         self.storage = storage
-        self.shape = (steps[-1].src[0] if steps else node).shape
-        self.path = tuple([graph.Movement(n.op, n.arg, n.shape) for n in reversed(steps)])
+        self._path: list[graph.Movement] | None = None
         self.last: tuple[UOp, UOp] | None = storage.value, node
         storage.is_viewed = True
-        self.owned = [graph.identity(n.argument) for n in self.path if n.op is OWN]
-        """The identities by which ended gradients know tensors."""
+        self.owned = [graph.identity(n.arg) for n in reversed(steps) if n.op is OWN]
+        """The identities by which ended gradients know tensors; they live as long as it."""
         if self.owned:
             with walking:
                 storage.is_owned = True
@@ -162,19 +161,33 @@ class View:
 
     def over(self, whole: UOp) -> UOp:
         """Its node for a version of the storage."""
-        return graph.moved_along(graph.reshape(whole, self.shape), self.path)
+        first, *rest = self.path
+        return graph.moved_along(graph.reshape(whole, first.shape), rest)
+
+    @property
+    def path(self) -> list[graph.Movement]:
+        """The shape under which it shows its storage, and the movement from there on."""
+        last = self.last  # which is forgotten after the path is known
+        if self._path is None:
+            assert last is not None, "it is known from the first version"
+            whole, node = last
+            steps = movement_above(node, whole) or []
+            nodes = steps[-1].src[0] if steps else node, *reversed(steps)
+            self._path = [graph.Movement(n.op, n.arg, n.shape) for n in nodes]
+        return self._path
 
     def renumbered(self, numbers: Mapping[object, int]) -> View:
         """The same view by nodes of one tensor that have other numbers."""
         view = copy(self)
-        steps = [s._replace(argument=numbers.get(s.argument, s.argument)) for s in self.path]
-        view.path, view.last = tuple(steps), None
+        view.last = None
+        view._path = [s._replace(argument=numbers.get(s.argument, s.argument)) for s in self.path]
         view.owned = [graph.identity(numbers.get(n.arg, n.arg)) for n in self.owned]
         return view
 
     def forget(self) -> None:
         """Keep no former version alive."""
-        self.last = None
+        if self.path:
+            self.last = None
 
 
 def exchange(values: Mapping[Storage, UOp], views: Mapping[Core, Storage | View] = {}) -> None:

@@ -15,7 +15,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.autograd import history
 from tinycore.tensor.autograd.grad import LEAF
 from tinycore.tensor.storage.storage import Storage
-from tinycore.tensor.storage.views import is_detached, is_shared, place_in, shows_repeated
+from tinycore.tensor.storage.views import is_shared, movement_above, place_in, shows_repeated
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
@@ -38,7 +38,7 @@ def overwrite(tensor: Core, value: UOp, at: UOp | None = None) -> None:
     node = tensor.uop if at is None else at
     place, storage = target_of(tensor, node)
     base = storage.base
-    if place is not node and is_detached(node, base):
+    if place is not node and any(step.op is Op.DETACH for step in movement_above(node, base) or ()):
         value = value.alu(Op.DETACH)
     owned = [base_of(t.uop) for t in storage.tensors()] if storage.is_owned else ()
     numbers = {n.arg: unique().arg for n in owned if not history.shows_data(n)}  # are computed

@@ -39,8 +39,10 @@ def place_in(node: UOp, base: UOp) -> UOp:
     steps = movement_above(node, base)
     refused = [node] if steps is None else [*filter(repeats, steps)]
     if steps is None or refused:
+        op = refused[0].op
+        made_by = VIEW_NAMES.get(op, op.name.lower())
         raise AliasError(
-            f"write: a tensor of shape {node.shape} that was made by {name_of(refused[0])} shows "
+            f"write: a tensor of shape {node.shape} that was made by {made_by} shows "
             "elements more than once, or such as are not there. Write to the tensor that it was "
             "made of, or to a copy: clone()"
         )
@@ -63,17 +65,8 @@ def repeats(node: UOp) -> bool:
     return node.op in (Op.EXPAND, Op.PAD, Op.UNSKEW)
 
 
-def name_of(node: UOp) -> str:
-    """The method that a user knows an op by."""
-    return VIEW_NAMES.get(node.op, node.op.name.lower())
-
-
 VIEW_NAMES: Final = {Op.SKEW: "unfold", Op.UNSKEW: "unfold"}
-
-
-def is_detached(node: UOp, base: UOp) -> bool:
-    """True if a view is one through which no gradient flows."""
-    return any(step.op is Op.DETACH for step in movement_above(node, base) or ())
+"""The methods that a user knows some ops by."""
 
 
 def is_shared(base: UOp) -> bool:
