@@ -29,7 +29,7 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.limits import is_image
 from tinycore.schedule.memory_plan import Layout
-from tinycore.schedule.pipeline import kernelize_as_run
+from tinycore.schedule.pipeline import kernelize
 from tinycore.schedule.retention import OnResult, Realized, Replacements, RetentionPolicy
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.node import UOp, made_anew, unique
@@ -200,7 +200,7 @@ class Engine:
                 f"kernelize: the graph depends on {sizes[0]!r}, which a launch is given; realize() "
                 "it instead"
             )
-        return kernelize_as_run(roots, policy)
+        return kernelize(roots, policy)
 
     def schedule(self, canonical: CanonicalGraph) -> list[ScheduleItem]:
         """The kernels of the roots in dependency order, not run."""

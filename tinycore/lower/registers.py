@@ -43,11 +43,11 @@ def is_online(reduce: UOp) -> bool:
     return any(r.number[-1] is Part.ONLINE for r in loops_of(reduce))
 
 
-def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
-    """For each reduction, the largest number of reductions on a path below it."""
+def reduction_depths(kernel: UOp) -> dict[UOp, int]:
+    """For each reduction of a kernel, the largest number of reductions on a path below it."""
     depth: dict[UOp, int] = {}
     below: dict[UOp, int] = {}
-    for node in UOp.sink(*reduces).toposort():
+    for node in kernel.toposort():
         under = max((below[s] for s in node.src), default=0)
         if node.op in LOOPS_WITH_VALUE:
             depth[node] = under
@@ -58,13 +58,13 @@ def reduction_depths(reduces: list[UOp]) -> dict[UOp, int]:
 
 def nests_of(kernel: UOp) -> dict[Nest, list[UOp]]:
     """The reductions of a kernel, grouped by shared passes, inner ones first."""
-    found = (n for n in kernel.toposort() if n.op in LOOPS_WITH_VALUE)
-    depth = reduction_depths([*found])
-    online = {loops_of(n): n for n in depth if is_online(n)}
+    depth = reduction_depths(kernel)
+    # the deepest reduction of an online pass depends on all others, so it decides where the pass is
+    online = {loops_of(n): depth[n] for n in sorted(depth, key=depth.__getitem__) if is_online(n)}
     nests: dict[Nest, list[UOp]] = defaultdict(list)
     for reduce in depth:
-        last = online.get(loops_of(reduce))  # depends on the others
-        place = (reduce.ranges, depth[reduce]) if last is None else (frozenset(), depth[last])
+        last = online.get(loops_of(reduce))
+        place = (reduce.ranges, depth[reduce]) if last is None else (frozenset(), last)
         nests[loops_of(reduce), *place].append(reduce)
     return dict(sorted(nests.items(), key=lambda nest: nest[0][2]))
 

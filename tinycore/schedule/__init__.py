@@ -15,15 +15,16 @@ Floor 3. The files, in the order in which a graph passes them:
   are fused
 - `split_reduction.py`: split-K, and sums of products
 - `dependence.py`, `group.py`, `hazards.py`: which stored values share a kernel, and what is saved
-- `emit.py`, `ranges.py`, `templates.py`: the graph of each kernel
-- `numbering.py`: memory gets numbers, and for `Tensor.kernelize` kernels are linked again;
-  `retention.py`: which nodes are replaced by memory
-- `items.py`, `order.py`: launches, ordered so that memory is freed early
-- `access.py`, `candidates.py`, `fusion_search.py`: kernels that become one. The pass calls
+- `nests.py`, `ranges.py`: a group of values as a nest of loops
+- `numbering.py`, `access.py`: memory gets numbers, and groups become launches; `retention.py`:
+  which nodes are replaced by memory
+- `order.py`: launches, ordered so that memory is freed early
+- `candidates.py`, `fusion_search.py`: kernels that become one. The pass calls
   `invariants.py` (what is the same in each replay of a capture stays apart), then one search for
   three kinds of groups: `row_fusion.py` (neighbors over the same rows, which `strips.py` emits,
   where a device runs loops), `row_inlining.py` (the same on a grid) and `product_chains.py` (two
   products and the reductions between them); `inlining.py` makes the kernels of the last two
+- `emit.py`, `items.py`: each launch becomes a KERNEL, made once
 - `memory_plan.py`: the memory plan, where temporary values lie
 - `device_memory.py`: the buffers behind BUFFER nodes
 
@@ -31,8 +32,8 @@ Floor 3. The files, in the order in which a graph passes them:
 """
 
 from tinycore.schedule.device_memory import buffer_of, buffers
-from tinycore.schedule.items import ScheduleItem, schedule
+from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.kernel import Kernel, memory_of
 from tinycore.schedule.pipeline import kernelize
 
-__all__ = ["Kernel", "ScheduleItem", "buffer_of", "buffers", "kernelize", "memory_of", "schedule"]
+__all__ = ["Kernel", "ScheduleItem", "buffer_of", "buffers", "kernelize", "memory_of"]

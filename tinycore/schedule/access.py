@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from tinycore.dtype import PointerDType
 from tinycore.render.base import pointer_of
+from tinycore.schedule.dependence import KernelGroup
 from tinycore.uop.affine import coefficient, interval
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -33,14 +34,18 @@ Spans = dict[int, tuple[int, int]]
 """Byte ranges touched, by memory number."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Launch:
-    """A kernel, and the memory number of each slot."""
+    """A kernel to be: its graph, and the groups of values that it computes."""
 
     ast: UOp
     places: tuple[int, ...]
-    shared: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """The memory number of each slot."""
+    groups: tuple[KernelGroup, ...] = ()
+    shared: dict[Hashable, Any] = field(default_factory=dict)
     """Memoized answers about index expressions and loops, shared with other kernels."""
+    kernel: UOp | None = None
+    """The KERNEL of an earlier call that waits to run, which has no groups."""
 
     @cached_property
     def end(self) -> UOp:

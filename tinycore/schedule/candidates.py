@@ -13,8 +13,8 @@ from enum import Enum
 from functools import cached_property
 
 from tinycore.schedule.access import Launch, written_by
-from tinycore.schedule.emit import KernelEmitter
-from tinycore.schedule.items import Step
+from tinycore.schedule.kernel import custom_of
+from tinycore.schedule.nests import NestMaker
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -37,30 +37,17 @@ class Refusal(Enum):
     COST = "its rows are too few for the units of the device: apart they take fewer clocks"
 
 
-@dataclass(eq=False)
-class Run:
-    """Steps, and the kernel that computes all of them."""
-
-    steps: list[Step]
-    launch: Launch
-
-    @property
-    def is_fused(self) -> bool:
-        """True for several steps."""
-        return len(self.steps) > 1
-
-
 @dataclass
 class Memory:
     """The memory of a schedule by its number, and who uses it."""
 
-    steps: Sequence[Step]
+    launches: Sequence[Launch]
     nodes: Sequence[UOp]
     """Memory by number."""
     parameters: int
     persistent: frozenset[int]
     """Memory beyond the first `parameters` that is read when all steps are done."""
-    emitter: KernelEmitter
+    maker: NestMaker
     """The maker of the kernels."""
     fused: dict[Hashable, tuple[Launch | str, tuple[int, ...]]] = field(default_factory=dict)
     """Kernels or refusals that groups became, by their kernels and the memory these have in common;
@@ -73,25 +60,25 @@ class Memory:
 
     @cached_property
     def uses(self) -> Counter[int]:
-        """The number of steps that use each memory."""
-        return Counter(place for step in self.steps for place in step.places)
+        """The number of kernels that use each memory."""
+        return Counter(place for launch in self.launches for place in launch.places)
 
-    def kept(self, steps: Sequence[Step]) -> frozenset[int]:
-        """The memory of fused steps that others use, or that is read when all are done."""
-        inside = Counter(place for step in steps for place in step.places)
+    def kept(self, members: Sequence[Launch]) -> frozenset[int]:
+        """The memory of fused kernels that others use, or that is read when all are done."""
+        inside = Counter(place for member in members for place in member.places)
         return frozenset([p for p in inside if p in self.persistent or self.uses[p] > inside[p]])
 
     def is_new(self, launch: Launch) -> bool:
         """True if a kernel writes only memory that the schedule allocates."""
         return all(p >= self.parameters and self.nodes[p].op is Op.BUFFER for p in launch.written)
 
-    def is_nest(self, run: Run) -> bool:
-        """True if a run is one kernel, whose values are known: none by hand."""
-        return not run.is_fused and run.steps[0].kernel in self.emitter.groups_of
+    def is_nest(self, launch: Launch) -> bool:
+        """True if a kernel is not fused yet, and its values are known: none by hand."""
+        return len(launch.groups) == 1 and custom_of(launch.groups[0].first) is None
 
-    def device(self, run: Run) -> str:
-        """The device of a run."""
-        return self.nodes[run.steps[0].places[0]].single_device
+    def device(self, launch: Launch) -> str:
+        """The device of a kernel."""
+        return self.nodes[launch.places[0]].single_device
 
 
 def refusal_to_read(members: Sequence[Launch], launch: Launch, most: int) -> Refusal | None:

@@ -9,12 +9,10 @@ from __future__ import annotations
 from itertools import combinations
 
 from tinycore.errors import VerifyError
-from tinycore.schedule.access import Launch
-from tinycore.schedule.kernel import numel
+from tinycore.schedule.kernel import kernel_name, numel
 from tinycore.schedule.memory_plan import live_ranges
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import ALWAYS_STORED, is_leaf
-from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import is_group
 from tinycore.uop.text import inline
@@ -76,36 +74,30 @@ def grouped(state: State) -> None:
 def acyclic(state: State) -> None:
     """The groups have a topological order. Raises ScheduleError if not."""
     grouped(state)
-    state.groups.dependences.topological_order()
+    state.groups.dependences.topological_order(state.storage.roots)
 
 
 def kernels(state: State) -> None:
-    """Every kernel is legal, and has a source for each of its slots."""
-    for node in UOp.sink(*state.cut.values()).toposort():
-        if node.op is Op.KERNEL:
-            if len(node.src) < node.arg.slots:
-                raise illegal("emit kernels", f"{node.arg!r} has {len(node.src)} sources")
-            check_kernel(node.arg.ast)
+    """Every kernel has a source for each of its slots, and every node the shape that it had."""
+    for step in state.steps:
+        if len(step.kernel.src) < step.kernel.arg.slots:
+            raise illegal("emit kernels", f"{step.kernel!r} has {len(step.kernel.src)} sources")
     for node, found in state.cut.items():
         if node.shape != found.shape or node.dtype != found.dtype:
             raise illegal("emit kernels", f"{inline(found)} is no {inline(node)}")
 
 
-def steps(state: State) -> None:
-    """Every step is legal, and reads new memory only after a step before it wrote it."""
+def launches(state: State) -> None:
+    """Every kernel is legal, and reads new memory only after one before it wrote it."""
     count = len(state.parameters)
     written: set[int] = set()
-    for step in state.steps:
-        check_kernel(step.ast)
-        if step.ast.op is Op.COPY:
-            reads, writes = {step.places[1]}, {step.places[0]}
-        else:
-            launch = Launch(step.ast, step.places)
-            reads, writes = set(launch.read), set(launch.written)
-        if early := {n for n in reads if n >= count} - written - writes:
-            what = f"reads memory {min(early)}, which no step before has written"
-            raise illegal("number memory", f"{step.kernel.arg!r} {what}")
-        written |= writes
+    for launch in state.launches:
+        if launch.ast.op is not Op.COPY:
+            verify(launch.ast, "kernel")
+        if early := {n for n in launch.read if n >= count} - written - launch.written:
+            what = f"reads memory {min(early)}, which no kernel before has written"
+            raise illegal("number memory", f"{kernel_name(launch.ast)} {what}")
+        written |= launch.written
 
 
 def layout(state: State) -> None:
@@ -121,9 +113,3 @@ def layout(state: State) -> None:
             at_once = one.first <= two.last and two.first <= one.last
             if at_once and start < other + two.size_bytes and other < start + one.size_bytes:
                 raise illegal("memory plan", f"memory {a} at {start} and {b} at {other} overlap")
-
-
-def check_kernel(ast: UOp) -> None:
-    """Raise VerifyError for a kernel's graph that is illegal."""
-    if ast.op is not Op.COPY:
-        verify(ast, "kernel")

@@ -316,7 +316,7 @@ def compile_schedule(
             known=canonical.originals,
             varying=varying,
         ),
-        last="overlap",
+        last="emit kernels",
     )
     filled = {place for step in state.steps for place in step.places}
     new = enumerate(state.memory[len(state.parameters) :], len(state.parameters))

@@ -13,7 +13,7 @@ wait for each other until one of them reads a saved copy (`hazards.py`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tinycore.errors import ScheduleError
@@ -138,11 +138,12 @@ class DependenceGraph:
             if node in self.home:
                 return
 
-    def topological_order(self) -> list[KernelGroup]:
-        """All groups, each after its predecessors. Raises ScheduleError for a cycle."""
+    def topological_order(self, roots: Sequence[UOp]) -> list[KernelGroup]:
+        """The groups that roots need, each after its predecessors. Raises ScheduleError for a
+        cycle."""
         ordered: dict[int, KernelGroup] = {}
         open_: set[int] = set()
-        stack = list(reversed(self.groups))
+        stack = [self.home[root] for root in reversed(roots) if root in self.home]
         while stack:
             group = stack[-1]
             waiting = [g for g in self.predecessors(group) if id(g) not in ordered]
@@ -155,5 +156,5 @@ class DependenceGraph:
                     f"kernels that wait for each other, at the one that stores {names}"
                 )
             open_.add(id(group))
-            stack.extend(waiting)
+            stack.extend(reversed(waiting))
         return list(ordered.values())

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tinycore.schedule.kernel import kernel_name
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import Reason
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 from tinycore.uop.text import to_text
 
 Lines = Iterator[str]
@@ -24,17 +22,17 @@ def value(node: UOp) -> str:
 
 def graph(state: State) -> str:
     """The graph so far as text, with the decisions on a node behind it."""
-    if state.steps:
-        steps = state.steps if state.layout is None else state.layout.steps
+    if steps := state.steps if state.layout is None else state.layout.steps:
         return "".join(
             f"step {number}, on memory {', '.join(map(str, step.places))}\n{to_text(step.ast)}"
             for number, step in enumerate(steps)
         )
-    if state.cut:
-        return to_text(tuple(dict.fromkeys(state.cut.values())))
+    if state.launches:
+        notes = levels(state)
+        return to_text(tuple(notes), notes)
     if found := state.groups.dependences.groups:
         notes = {n: f"kernel {place}" for place, each in enumerate(found) for n in each.outputs}
-        return to_text(tuple([n for each in found for n in each.outputs]), notes)
+        return to_text(tuple(notes), notes)
     if state.values:
         computed = [each.computed for each in state.values]
         return to_text(tuple(computed), dict.fromkeys(computed, "stored"))
@@ -42,6 +40,24 @@ def graph(state: State) -> str:
         notes = {n: f"stored: {reason.value}" for n, reason in reasons.items()}
         return to_text(tuple(state.storage.roots), notes)
     return to_text(tuple([state.rewritten.get(root, root) for root in state.sharded.parts]))
+
+
+def levels(state: State) -> dict[UOp, str]:
+    """The level of each value that kernels share, and why it is no inline value.
+
+    A value is global, in memory of its own between two kernels, or in loops that a kernel shares
+    among all that read it, such as those over rows. All others are inline: computed where they are
+    read.
+    """
+    numbers = {memory: number for number, memory in enumerate(state.memory)}
+    found: dict[UOp, str] = {}
+    for number, launch in enumerate(state.launches):
+        for node in (n for group in launch.groups for n in group.outputs):
+            memory = state.groups.output_memory(node)
+            level = "global" if numbers.get(memory) in launch.places else "in shared loops"
+            reason = state.storage.reasons.get(node, Reason.PARTIAL)
+            found[node] = f"{level}, kernel {number}: {reason.value}"
+    return found
 
 
 def no_lines(state: State) -> Lines:
@@ -96,13 +112,10 @@ def hazards(state: State) -> Lines:
 
 
 def kernels(state: State) -> Lines:
-    """The kernels, in topological order."""
-    for node in UOp.sink(*state.cut.values()).toposort():
-        if node.op is Op.KERNEL:
-            yield repr(node.arg)
+    """The kernels, each with the operations that were fused into it."""
+    yield from (f"{number:4d} {step.kernel.arg!r}" for number, step in enumerate(state.steps))
 
 
-def order(state: State) -> Lines:
-    """The launches in their order."""
-    for number, step in enumerate(state.steps):
-        yield f"{number:4d} {kernel_name(step.ast)} ({', '.join(step.metadata)})"
+def fused(state: State) -> Lines:
+    """The level of each value."""
+    yield from (f"{value(node)} is {level}" for node, level in levels(state).items())

@@ -8,9 +8,9 @@ around. Such a kernel reads a saved copy of the version, made by one more kernel
 from __future__ import annotations
 
 from tinycore.schedule.dependence import KernelGroup
-from tinycore.schedule.emit import KernelEmitter
 from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.kernel import custom_of, memory_of
+from tinycore.schedule.nests import NestMaker
 from tinycore.schedule.partial_writes import is_partial
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -54,7 +54,7 @@ def reads_in_place(groups: KernelGroups, group: KernelGroup, target: UOp) -> boo
     """
     if custom_of(group.first) is not None:
         return True
-    ast, memory = KernelEmitter(groups, (), {}).lower(group)
+    ast, memory = NestMaker(groups).lower(group)
     slots = {number for number, m in enumerate(memory) if memory_of(m) is target}
     touched = [
         n for n in ast.toposort() if n.op in (Op.LOAD, Op.STORE) and n.src[0].src[0].arg in slots

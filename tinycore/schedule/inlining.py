@@ -15,8 +15,7 @@ from itertools import permutations
 
 from tinycore.schedule.access import Launch
 from tinycore.schedule.candidates import Memory
-from tinycore.schedule.items import Step
-from tinycore.schedule.kernel import memory_of, numel, slot
+from tinycore.schedule.kernel import numel, slot, with_slots
 from tinycore.schedule.partial_writes import is_partial, loops_over, store, store_at
 from tinycore.schedule.ranges import ZERO, Place, Point, RegionReader, flatten
 from tinycore.uop.affine import digit_size
@@ -29,13 +28,13 @@ from tinycore.uop.symbolic import simplify
 
 
 class Joined:
-    """Steps that become one kernel, whose pointers have the numbers of their memory at first."""
+    """Kernels that become one, whose pointers have the numbers of their memory at first."""
 
-    def __init__(self, memory: Memory, steps: Sequence[Step]) -> None:
-        self.memory, self.emitter = memory, memory.emitter
-        self.members = [memory.emitter.groups_of[step.kernel] for step in steps]
+    def __init__(self, memory: Memory, launches: Sequence[Launch]) -> None:
+        self.memory, self.maker = memory, memory.maker
+        self.members = [launch.groups[0] for launch in launches]
         self.saved = {old: new for group in self.members for old, new in group.saved.items()}
-        """Versions of memory that some step reads a copy of."""
+        """Versions of memory that some of them read a copy of."""
 
     def pointer_to(self, memory: UOp) -> UOp:
         """The pointer to some memory."""
@@ -43,46 +42,39 @@ class Joined:
 
     def memory_read(self, node: UOp) -> UOp | None:
         """The memory that a node is read from; None for what kernels compute."""
-        if not self.emitter.groups.is_memory(node):
+        if not self.maker.groups.is_memory(node):
             return None
-        return memory_of(self.emitter.resolve(self.saved, node))
-
-    def memory_of_output(self, node: UOp) -> UOp:
-        """The memory that an output is stored in."""
-        return memory_of(self.emitter.groups.output_memory(node))
+        return self.maker.memory_at(self.saved, node)
 
     def launch(self, body: UOp, stored: Iterable[int]) -> Launch:
         """The kernel of a statement that stores some memory, which its first slots are."""
         whole = rewrite(UOp.sink(body), simplify, name="simplify kernel")
-        pointers = {int(n.arg): n for n in whole.toposort() if n.op is Op.DEFINE_GLOBAL}
-        slots = [p for p in dict.fromkeys((*stored, *pointers)) if p in pointers]
-        numbered = {pointers[p]: pointers[p].replace(arg=n) for n, p in enumerate(slots)}
-        return Launch(whole.substitute(numbered), tuple(slots))
+        return Launch(*with_slots(whole, stored))
 
 
 class Inlined(Joined, RegionReader):
-    """Reads the values of some steps at points of the loops of one of these, the `root`."""
+    """Reads the values of some kernels at points of the loops of one of these, the `root`."""
 
     def __init__(
         self,
         memory: Memory,
-        steps: Sequence[Step],
-        root: Step,
+        launches: Sequence[Launch],
+        root: Launch,
         is_one_pass: bool = False,
         point: Point | None = None,
     ) -> None:
         """In one pass, folds of folds share their loops, as those over the scores of attention."""
-        self.given = memory, steps, root, is_one_pass
-        Joined.__init__(self, memory, (root, *steps))
+        self.given = memory, launches, root, is_one_pass
+        Joined.__init__(self, memory, (root, *launches))
         self.is_one_pass, self.root = is_one_pass, self.members[0]
         self.computed = {n: each.computed.get(n, n) for each in self.members for n in each.outputs}
-        """The outputs of all steps, and the equal nodes that are computed for them; those of the
+        """The outputs of all of them, and the equal nodes that are computed; those of the
         root first."""
         self.places: dict[UOp, Place] = {}
         """The place at which each output is read first."""
         self.repeats = False
         """True if one is read elsewhere, too."""
-        self.point = point or self.emitter.point_of(self.root)
+        self.point = point or self.maker.point_of(self.root)
         loops = (r for index in self.point for r in index.ranges)
         self.loops = sorted(loops, key=lambda r: r.arg.number)
         RegionReader.__init__(self, self.pointer, len(self.point) + len(self.loops))
@@ -120,7 +112,7 @@ class Inlined(Joined, RegionReader):
         """
         found: dict[int, UOp] = {}
         for node, value in self.computed.items():
-            pointer = self.pointer_to(self.memory_of_output(node))
+            pointer = self.pointer_to(self.maker.groups.output_memory(node))
             if node in self.root.outputs:
                 found[pointer.arg] = store(self, value, self.point, pointer)
                 self.places.setdefault(node, Place(node, self.point, None))

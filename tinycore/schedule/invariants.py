@@ -1,4 +1,4 @@
-"""Replay invariance: the values and steps that are the same in every replay of a capture.
+"""Replay invariance: the values and kernels that are the same in every replay of a capture.
 
 Floor 3. A capture that leaves them out of replays (`TinyJit(prune=True)`) has them scheduled first,
 apart from the others: a sum of weights joined to rows of an input would be computed in each replay.
@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from tinycore.schedule.access import Launch
-from tinycore.schedule.items import Step
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, SAME_VALUE, Op
@@ -41,27 +40,22 @@ def invariant_nodes(graph: Iterable[UOp], constant: Collection[UOp]) -> frozense
 
 
 def invariant_first(
-    steps: Sequence[Step], varying: frozenset[int], parameters: int
-) -> tuple[list[Step], list[Step]]:
-    """The steps that do the same in every replay, and the others.
+    launches: Sequence[Launch], varying: frozenset[int], parameters: int
+) -> tuple[list[Launch], list[Launch]]:
+    """The kernels that do the same in every replay, and the others.
 
     `varying` are the parameters, memory numbers below `parameters`, whose content differs between
-    replays. Steps are invariant that read nothing else than what invariant steps write, and memory
-    that no step changes, and that write new memory as a whole: so they can be done before all.
+    replays. Kernels are invariant that read nothing else than what invariant ones write, and memory
+    that none changes, and that write new memory as a whole: so they can be done before all.
     """
-    written = Counter(p for step in steps for p in Launch(step.ast, step.places).written)
+    written = Counter(place for launch in launches for place in launch.written)
     changing = {*varying, *(n for n, times in written.items() if n < parameters or times > 1)}
-    invariant: list[Step] = []
-    others: list[Step] = []
-    for step in steps:
-        if has_variables(step) or not changing.isdisjoint(step.places):
-            others.append(step)
-            changing |= Launch(step.ast, step.places).written
+    invariant: list[Launch] = []
+    others: list[Launch] = []
+    for launch in launches:
+        if launch.by_op[Op.DEFINE_VAR] or not changing.isdisjoint(launch.places):
+            others.append(launch)
+            changing |= launch.written
         else:
-            invariant.append(step)
+            invariant.append(launch)
     return invariant, others
-
-
-def has_variables(step: Step) -> bool:
-    """True if a step depends on numbers that each launch is given."""
-    return any(n.op is Op.DEFINE_VAR for n in step.ast.toposort())

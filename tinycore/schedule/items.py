@@ -6,14 +6,11 @@ graph is a legal order of its launches; `order.py` chooses a better one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tinycore.device.buffer import Buffer
-from tinycore.schedule.device_memory import buffer_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 
 
 class Step(NamedTuple):
@@ -38,17 +35,3 @@ class ScheduleItem:
     kernel: UOp
     runner: Any = None
     """The program, if an earlier run of the same schedule has found it."""
-
-
-def kernels_below(root: UOp) -> list[UOp]:
-    """The KERNELs of a graph cut by `kernelize`, in topological order."""
-    order = root.toposort(lambda n: n.op is not Op.BUFFER)
-    return [n for n in order if n.op is Op.KERNEL]
-
-
-def schedule(roots: Iterable[UOp]) -> list[ScheduleItem]:
-    """The pending launches of roots cut by `kernelize`, in topological order."""
-    return [
-        ScheduleItem(n.arg.ast, tuple(map(buffer_of, n.src[: n.arg.slots])), n.arg.metadata, n)
-        for n in kernels_below(UOp.sink(*roots))
-    ]

@@ -6,7 +6,7 @@ Floor 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -110,13 +110,13 @@ def memory_of(node: UOp) -> UOp:
 OVER_MEMORY: Final = frozenset({Op.ASSIGN, Op.RESHAPE})
 
 
-def without_unread(ast: UOp, memory: list[UOp]) -> tuple[UOp, list[UOp]]:
-    """A kernel and its memory without unused slots."""
-    used = sorted({n.arg for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL})
-    if len(used) == len(memory):
-        return ast, memory
-    moved = {slot(memory[old], old): slot(memory[old], new) for new, old in enumerate(used)}
-    return ast.substitute({a: b for a, b in moved.items() if a is not b}), [memory[i] for i in used]
+def with_slots(ast: UOp, first: Iterable[int]) -> tuple[UOp, tuple[int, ...]]:
+    """A kernel whose slots are numbered anew, without gaps, and the former number of each: of those
+    that it uses, some come first."""
+    pointers = {int(n.arg): n for n in ast.toposort() if n.op is Op.DEFINE_GLOBAL}
+    slots = tuple([p for p in dict.fromkeys((*first, *pointers)) if p in pointers])
+    moved = {pointers[p]: pointers[p].replace(arg=n) for n, p in enumerate(slots) if n != p}
+    return ast.substitute(moved), slots
 
 
 def slot(memory: UOp, number: int) -> UOp:

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import dtypes
-from tinycore.render.base import Limits, pointer_of
-from tinycore.schedule.access import elements
+from tinycore.render.base import Limits
+from tinycore.schedule.access import Launch, elements, iterations_of
 from tinycore.schedule.items import Step
-from tinycore.schedule.kernel import Kernel, image_of, nbytes
+from tinycore.schedule.kernel import Kernel, image_of, nbytes, with_slots
 from tinycore.schedule.limits import loop_limits
 from tinycore.schedule.retention import Replacements
 from tinycore.trace import Trace
@@ -327,94 +327,75 @@ def legal_pairs(
     ]  # fmt: skip
     if not alike or step.ast.op is Op.COPY:
         return
-    accesses = Accesses(step.ast, loop_limits(memory[alike[0][0]].single_device))
-    if not accesses.is_plain:
+    launch, limits = Launch(step.ast, step.places), loop_limits(memory[alike[0][0]].single_device)
+    if not is_elementwise(launch):
         return
     alike.sort(key=lambda pair: -math.prod(memory[pair[0]].shape))
     for old, new in alike:
-        if accesses.allow(step.places.index(old), step.places.index(new)):
+        if may_overwrite(launch, old, new, limits):
             yield old, new
 
 
-class Accesses:
-    """The accesses of a kernel; `limits` are those of a device that runs loops, else None."""
+def is_elementwise(launch: Launch) -> bool:
+    """True if a kernel is one nest of loops with iterations in any order."""
+    return len(launch.by_op[Op.END]) == 1 and NOT_ELEMENTWISE.isdisjoint(n.op for n in launch.nodes)
 
-    def __init__(self, ast: UOp, limits: Limits | None) -> None:
-        self.nodes = ast.toposort()
-        self.limits = limits
-        self.ends = [n for n in self.nodes if n.op is Op.END]
-        self.indexes: dict[int, list[UOp]] = defaultdict(list)
-        for node in self.nodes:
-            if node.op is Op.INDEX:
-                self.indexes[pointer_of(node).arg].append(node)
 
-    @property
-    def is_plain(self) -> bool:
-        """True if the kernel is one nest of loops with iterations in any order."""
-        return len(self.ends) == 1 and not any(n.op in NOT_ELEMENTWISE for n in self.nodes)
+def may_overwrite(launch: Launch, old: int, new: int, limits: Limits | None) -> bool:
+    """True if the result in memory `new` may be stored over the operand in `old`; `limits` are
+    those of a device that runs loops, else None."""
+    accesses = launch.accesses
+    stores = [n for n in launch.by_op[Op.STORE] if accesses.get(n.src[0]) == new]
+    reads = [index for index, place in accesses.items() if place == old]
+    if len(stores) != 1 or len(reads) != 1:
+        return False
+    (store,), (read,) = stores, reads
+    if read.src[1:] != store.src[0].src[1:] or len(read.src) != 2:
+        return False
+    return (
+        is_read_before_write(launch, read, store)
+        and is_stored_once(launch, store)
+        and is_as_fast(launch, store, limits)
+    )
 
-    def allow(self, old: int, new: int) -> bool:
-        """True if the result in slot `new` may be stored over the operand in slot `old`."""
-        stores = [n for n in self.nodes if n.op is Op.STORE and n.src[0] in self.indexes[new]]
-        if len(stores) != 1 or len(self.indexes[old]) != 1:
-            return False
-        (store,), (read,) = stores, self.indexes[old]
-        if read.src[1:] != store.src[0].src[1:] or len(read.src) != 2:
-            return False
-        return (
-            self.is_read_before_write(read, store)
-            and self.is_stored_once(store)
-            and self.fits(store)
-        )
 
-    def is_read_before_write(self, read: UOp, store: UOp) -> bool:
-        """True if an element is loaded only for the value stored in its place, in no reduction."""
-        users = [n for n in self.nodes if read in n.src]
-        value = set(store.src[1].toposort())
-        reduced = UOp.sink(*[n.src[0] for n in self.nodes if n.op is Op.REDUCE]).toposort()
-        return all(n.op is Op.LOAD and n in value for n in users) and read not in set(reduced)
+def is_read_before_write(launch: Launch, read: UOp, store: UOp) -> bool:
+    """True if an element is loaded only for the value stored in its place, in no reduction."""
+    users = [n for n in launch.nodes if read in n.src]
+    value = set(store.src[1].toposort())
+    reduced = UOp.sink(*[n.src[0] for n in launch.nodes if n.op is Op.REDUCE]).toposort()
+    return all(n.op is Op.LOAD and n in value for n in users) and read not in set(reduced)
 
-    def is_stored_once(self, store: UOp) -> bool:
-        """True if the loops store each element exactly once."""
-        loops = self.ends[0].src[1:]
-        if any(r.arg.kind is not AxisKind.LOOP or not r.is_fixed for r in loops):
-            return False
-        return set(loops) == store.src[0].ranges and self.steps == elements(store.src[0])
 
-    @property
-    def steps(self) -> int:
-        """Iterations of the loops over outputs."""
-        return math.prod(r.extent for r in self.ends[0].src[1:])
+def is_stored_once(launch: Launch, store: UOp) -> bool:
+    """True if the loops store each element exactly once."""
+    loops, index = launch.loops, store.src[0]
+    if any(r.arg.kind is not AxisKind.LOOP or not r.is_fixed for r in loops):
+        return False
+    return {*loops} == index.ranges and iterations_of(loops) == elements(index)
 
-    def fits(self, store: UOp) -> bool:
-        """True if reuse costs no speed.
 
-        A tail that is shifted inwards would compute elements twice, which is wrong in place, so
-        vectors and tiles must divide the loops.
-        """
-        sizes = [r.extent for r in self.ends[0].src[1:]]
-        terms = math.prod(n.vmax + 1 for n in self.nodes if n.op is Op.RANGE) // self.steps
-        if self.limits is None:
-            return bool(terms <= SHORT_REDUCTION)
-        lanes = max(self.limits.vector_bytes // store.src[1].dtype.itemsize, 1)
-        if terms <= SHORT_REDUCTION:
-            return bool(self.steps % lanes == 0)
-        return sizes[-1] % lanes == 0 and all(n % TILE_ROWS == 0 for n in sizes if n > TILE_ROWS)
+def is_as_fast(launch: Launch, store: UOp, limits: Limits | None) -> bool:
+    """True if reuse costs no speed.
+
+    A tail that is shifted inwards would compute elements twice, which is wrong in place, so vectors
+    and tiles must divide the loops.
+    """
+    sizes, steps = [r.extent for r in launch.loops], iterations_of(launch.loops)
+    terms = math.prod(r.vmax + 1 for r in launch.by_op[Op.RANGE]) // steps
+    if limits is None:
+        return bool(terms <= SHORT_REDUCTION)
+    lanes = max(limits.vector_bytes // store.src[1].dtype.itemsize, 1)
+    if terms <= SHORT_REDUCTION:
+        return bool(steps % lanes == 0)
+    return sizes[-1] % lanes == 0 and all(n % TILE_ROWS == 0 for n in sizes if n > TILE_ROWS)
 
 
 def reuse_in_place(step: Step, dying: int, defined: int) -> Step:
     """A step with one slot for an operand and the result stored over it."""
     old, new = step.places.index(dying), step.places.index(defined)
     slots = {n.arg: n for n in step.ast.toposort() if n.op is Op.DEFINE_GLOBAL}
-    moved = {slots[old]: slots[new]}
-    # Slots are numbered without gaps: those behind the one that goes move up.
-    for number in range(old + 1, len(slots)):
-        moved[slots[number]] = slots[number].replace(arg=number - 1)
-    # The result's own slot has moved, too.
-    if new > old:
-        moved[slots[old]] = moved[slots[new]]
-    ast = step.ast.substitute(moved)
-    kept = [slot for slot in range(len(slots)) if slot != old]
+    ast, kept = with_slots(step.ast.substitute({slots[old]: slots[new]}), range(len(slots)))
     sources = (*(step.kernel.src[s] for s in kept), *step.kernel.src[len(slots) :])
     kernel = UOp(Op.KERNEL, dtypes.void, sources, Kernel(ast, step.metadata))
     return Step(ast, tuple([step.places[s] for s in kept]), step.metadata, kernel)

@@ -12,68 +12,65 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Sequence
 
 from tinycore.schedule.access import Launch
-from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import nbytes
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 
 def order_for_liveness(
-    steps: Sequence[Step], memory: Sequence[UOp], parameters: int, persistent: Collection[int]
-) -> list[Step]:
-    """The steps in a dependency order that frees memory early.
+    launches: Sequence[Launch], memory: Sequence[UOp], parameters: int, persistent: Collection[int]
+) -> list[Launch]:
+    """The launches in a dependency order that frees memory early.
 
     `memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
-    temporary: it is dead when all steps are done.
+    temporary: it is dead when all launches are done.
     """
-    return ListScheduler(steps, memory, parameters, persistent).run()
+    return ListScheduler(launches, memory, parameters, persistent).run()
 
 
 class ListScheduler:
-    """The state of one list scheduling: scheduled steps, and remaining uses of temporary memory."""
+    """The state of one list scheduling: what is done, and remaining uses of temporary memory."""
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        launches: Sequence[Launch],
         memory: Sequence[UOp],
         parameters: int,
         persistent: Collection[int],
     ) -> None:
-        self.steps = steps
+        self.launches = launches
         self.memory = memory
         self.users: dict[int, list[int]] = defaultdict(list)
-        """The steps that use each memory, in their first order."""
-        for number, step in enumerate(steps):
-            for place in dict.fromkeys(step.places):
+        """The launches that use each memory, in their first order."""
+        for number, launch in enumerate(launches):
+            for place in dict.fromkeys(launch.places):
                 self.users[place].append(number)
         temporary = (p for p in self.users if p >= parameters and p not in persistent)
         self.uses_left = Counter({place: len(self.users[place]) for place in temporary})
         """Uses of each temporary memory that are still to come."""
-        self.done = [False] * len(steps)
-        self.writes: dict[int, frozenset[int]] = {}
-        """Memoized answers of `written`."""
+        self.done = [False] * len(launches)
 
-    def run(self) -> list[Step]:
-        """All steps in their new order.
+    def run(self) -> list[Launch]:
+        """All launches in their new order.
 
         A queue, not a stack: what became ready first runs first, so that both values of a pair
         are freed before the next pair is allocated.
         """
-        order: list[Step] = []
-        for number in range(len(self.steps)):
+        order: list[Launch] = []
+        for number in range(len(self.launches)):
             ready = deque([number])
             while ready:
                 if self.done[now := ready.popleft()]:
                     continue
                 self.done[now] = True
-                order.append(step := self.steps[now])
-                ready += self.freeing_successors(step)
+                order.append(launch := self.launches[now])
+                ready += self.freeing_successors(launch)
         return order
 
-    def freeing_successors(self, step: Step) -> list[int]:
-        """Steps that may follow a step at once and free memory that it used."""
+    def freeing_successors(self, launch: Launch) -> list[int]:
+        """Launches that may follow one at once and free memory that it used."""
         found = []
-        for place in dict.fromkeys(step.places):
+        for place in dict.fromkeys(launch.places):
             if place in self.uses_left:
                 self.uses_left[place] -= 1
                 if self.uses_left[place] == 1:
@@ -81,9 +78,9 @@ class ListScheduler:
         return [n for n in found if self.is_ready(n) and self.bytes_freed(n) > 0]
 
     def bytes_freed(self, number: int) -> int:
-        """Bytes of the values that die at a step, minus those of the values that it defines."""
+        """Bytes of the values that die at a launch, minus those of the values that it defines."""
         total = 0
-        for place in dict.fromkeys(self.steps[number].places):
+        for place in dict.fromkeys(self.launches[number].places):
             is_first = self.users[place][0] == number
             if self.uses_left[place] == 1 and not is_first:
                 total += nbytes(self.memory[place])
@@ -92,47 +89,40 @@ class ListScheduler:
         return total
 
     def is_ready(self, number: int) -> bool:
-        """True if a step can run now: no earlier step still to run conflicts over some memory.
+        """True if a launch can be now: no earlier one still to come conflicts over some memory.
 
         Two readers of the same memory do not conflict.
         """
-        places = self.steps[number].places
-        for place in places:
+        launch = self.launches[number]
+        for place in launch.places:
             for other in self.users[place]:
                 if other >= number:
                     break
-                if not self.done[other] and place in self.written(number) | self.written(other):
+                written = launch.written | self.launches[other].written
+                if not self.done[other] and place in written:
                     return False
         return True
 
-    def written(self, number: int) -> frozenset[int]:
-        """The memory that a step writes to."""
-        if (found := self.writes.get(number)) is None:
-            ast, places, *_ = self.steps[number]
-            found = self.writes[number] = Launch(ast, places).written
-        return found
 
+def overlap_copies(launches: Sequence[Launch], memory: Sequence[UOp]) -> list[Launch]:
+    """The launches, with those that wait for copies between devices behind all others.
 
-def overlap_copies(steps: Sequence[Step], memory: Sequence[UOp]) -> list[int]:
-    """Numbers of the steps, with those that wait for copies between devices behind all others.
-
-    So kernels run while copies are on the way: after as many copies in a row as a step waits for,
+    So kernels run while copies are on the way: after as many copies in a row as a launch waits for,
     and in the order in which they were among those that wait for as many.
     """
-    scheduler = ListScheduler(steps, memory, 0, ())
     bases = [m.src[0] if m.op is Op.BUFFER_VIEW else m for m in memory]
     written: Counter[UOp] = Counter()
     """By memory, how many copies in a row are before the end of what wrote to it."""
     read: Counter[UOp] = Counter()
     """By memory, how many are before the start of what has read it since."""
-    waits = []
-    for number, step in enumerate(steps):
-        touched = {bases[place] for place in step.places}
-        changed = {bases[place] for place in scheduler.written(number)}
+    waits: dict[Launch, int] = {}
+    for launch in launches:
+        touched = {bases[place] for place in launch.places}
+        changed = {bases[place] for place in launch.written}
         start = max([written[b] for b in touched] + [read[b] for b in changed])
         for base in touched:
             read[base] = max(read[base], start)
         for base in changed:
-            written[base], read[base] = start + (step.ast.op is Op.COPY), 0
-        waits.append(start)
-    return sorted(range(len(steps)), key=waits.__getitem__)
+            written[base], read[base] = start + (launch.ast.op is Op.COPY), 0
+        waits[launch] = start
+    return sorted(launches, key=waits.__getitem__)

@@ -13,32 +13,31 @@ from typing import Final, NamedTuple
 
 from tinycore.config import settings
 from tinycore.schedule import checks, explain
+from tinycore.schedule.access import Launch
 from tinycore.schedule.adjoint import with_windows
 from tinycore.schedule.attention import choose_attention
 from tinycore.schedule.buffer_limit import limit_buffers
 from tinycore.schedule.candidates import Memory
-from tinycore.schedule.emit import KernelEmitter
+from tinycore.schedule.emit import emit
 from tinycore.schedule.fusion_search import fuse_rows
 from tinycore.schedule.group import group_values
 from tinycore.schedule.hazards import save_overwritten
 from tinycore.schedule.invariants import invariant_first
-from tinycore.schedule.items import Step
-from tinycore.schedule.kernel import new_memory, with_shape
+from tinycore.schedule.kernel import new_memory
 from tinycore.schedule.memory_plan import plan_memory
-from tinycore.schedule.numbering import number_memory, relink
+from tinycore.schedule.nests import NestMaker
+from tinycore.schedule.numbering import number_memory
 from tinycore.schedule.operand_layout import lay_out_operands
 from tinycore.schedule.order import order_for_liveness, overlap_copies
 from tinycore.schedule.partial_writes import place_partial_writes
 from tinycore.schedule.retention import Replacements, RetentionPolicy
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import split_reductions
-from tinycore.schedule.state import State
+from tinycore.schedule.state import State, replace_all
 from tinycore.schedule.storage import Storage
 from tinycore.trace import PassTrace, Trace
-from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
-from tinycore.uop.origins import texts
 
 trace = Trace("schedule")
 trace_passes = PassTrace("passes")
@@ -110,55 +109,35 @@ def save_hazards(state: State) -> State:
     return replace(state, groups=save_overwritten(state.groups))
 
 
-def emit(state: State) -> State:
-    """Each group becomes a KERNEL over the memory of its slots."""
-    origins = {state.rewritten.get(n, n): text for n, text in texts(state.known).items()}
-    emitter = KernelEmitter(state.groups, state.sharded.parts, origins)
-    built = emitter.run()
-    stored = state.storage.reasons
-    cut = {}
-    for old, new in state.rewritten.items():
-        # A pass may compute a node in another shape; a RESHAPE of what is stored is no value.
-        value = base_of(new)
-        is_view = old.op is Op.RESHAPE and value is base_of(state.rewritten[old.src[0]])
-        if value in built and value in stored and not is_view:
-            cut[old] = with_shape(built[value], old.shape)
-    return replace(state, cut=cut, emitter=emitter)
-
-
 def order(state: State) -> State:
     """Kernels that free more memory than they allocate run as early as they may."""
     count = len(state.parameters)
-    ordered = order_for_liveness(state.steps, state.memory, count, state.persistent)
-    return replace(state, steps=tuple(ordered))
+    ordered = order_for_liveness(state.launches, state.memory, count, state.persistent)
+    return replace(state, launches=tuple(ordered))
 
 
 def fuse(state: State) -> State:
     """Neighbors that share a loop over rows become one kernel.
 
-    Steps that do the same in every replay of a capture come first, and fuse only with each other.
+    What does the same in every replay of a capture comes first, and fuses only with its like.
     """
-    count, parts = len(state.parameters), [state.steps]
+    count, parts = len(state.parameters), [state.launches]
     if state.varying is not None:
-        parts = [*map(tuple, invariant_first(state.steps, state.varying, count))]
-    fused: list[tuple[Step, list[Step]]] = []
+        parts = [*map(tuple, invariant_first(state.launches, state.varying, count))]
+    fused: list[Launch] = []
     for part in parts:
-        read = {place for other in parts if other is not part for s in other for place in s.places}
+        read = {p for other in parts if other is not part for one in other for p in one.places}
         kept = state.persistent | read
-        fused += fuse_rows(Memory(part, state.memory, count, kept, state.emitter))
+        fused += fuse_rows(Memory(part, state.memory, count, kept, NestMaker(state.groups)))
     # What nobody reads any more, as x of `x - x`, may leave a kernel without memory.
-    fused = [(step, run) for step, run in fused if step.places]
-    steps = tuple([step for step, _ in fused])
-    return replace(state, steps=steps, members=tuple([tuple(run) for _, run in fused]))
+    return replace(state, launches=tuple([launch for launch in fused if launch.places]))
 
 
 def overlap(state: State) -> State:
     """Copies between devices come early, and what reads them late: kernels run meanwhile."""
-    if all(step.ast.op is not Op.COPY for step in state.steps):
+    if all(launch.ast.op is not Op.COPY for launch in state.launches):
         return state
-    order = overlap_copies(state.steps, state.memory)
-    members = tuple([state.members[number] for number in order])
-    return replace(state, steps=tuple([state.steps[n] for n in order]), members=members)
+    return replace(state, launches=tuple(overlap_copies(state.launches, state.memory)))
 
 
 def place_memory(state: State) -> State:
@@ -180,11 +159,11 @@ SCHEDULE_PIPELINE: Final = (
     Pass("split reductions", split, checks.values, explain.splits),
     Pass("group", group, checks.grouped, explain.groups),
     Pass("hazards", save_hazards, checks.acyclic, explain.hazards),
+    Pass("number memory", number_memory, checks.launches, explain.no_lines),
+    Pass("order", order, checks.launches, explain.no_lines),
+    Pass("row fusion", fuse, checks.launches, explain.no_lines),
+    Pass("overlap", overlap, checks.launches, explain.fused),
     Pass("emit kernels", emit, checks.kernels, explain.kernels),
-    Pass("number memory", number_memory, checks.steps, explain.no_lines),
-    Pass("order", order, checks.steps, explain.order),
-    Pass("row fusion", fuse, checks.steps, explain.order),
-    Pass("overlap", overlap, checks.steps, explain.order),
     Pass("memory plan", place_memory, checks.layout, explain.no_lines),
 )
 """The whole of scheduling. The memory plan runs once for each set of nodes that are read later."""
@@ -207,21 +186,13 @@ def run_passes(state: State, first: str = PASS_NAMES[0], last: str = PASS_NAMES[
     return state
 
 
-def kernelize(roots: Iterable[UOp]) -> Replacements:
-    """Cut the graph below `roots` into kernels: the passes up to their emission.
+def kernelize(roots: Iterable[UOp], policy: RetentionPolicy = replace_all) -> Replacements:
+    """Cut the graph below `roots` into the kernels that run: the passes up to their emission.
 
-    Returns, for each node that got memory, its replacement of the same shape: a (reshaped)
-    ASSIGN(BUFFER, KERNEL), or a BUFFER where there is nothing to compute. Fused nodes are not in
-    it. The sources of a KERNEL are all it depends on, and kernels of earlier calls stay as they
-    are, so a second call finds nothing left to do.
-    """
-    return run_passes(State(tuple(roots)), last="emit kernels").cut
-
-
-def kernelize_as_run(roots: Iterable[UOp], policy: RetentionPolicy) -> Replacements:
-    """Cut the graph below `roots` into the kernels that run: with row fusion, in their order.
-
-    Returns the nodes that `policy` replaces. Values inside a fused kernel have no memory.
+    Returns, for each node that `policy` replaces, its replacement of the same shape: a (reshaped)
+    ASSIGN(BUFFER, KERNEL), or a BUFFER where there is nothing to compute. The sources of a KERNEL
+    are all it depends on, and kernels of earlier calls stay as they are, so a second call finds
+    nothing left to do. Values inside of a fused kernel have no memory.
     """
     sink = UOp.sink(*roots)
     nodes = sink.toposort()
@@ -230,6 +201,7 @@ def kernelize_as_run(roots: Iterable[UOp], policy: RetentionPolicy) -> Replaceme
         policy,
         parameters=tuple([n for n in nodes if n.op in (Op.BUFFER, Op.BUFFER_VIEW)]),
         known={node: node for node in nodes},
-        pending=frozenset(n for n in nodes if n.op is Op.KERNEL),
     )
-    return relink(run_passes(state, last="overlap"))
+    state = run_passes(state, last="emit kernels")
+    given, _ = policy(list(state.roots), state.sharded.unshard(state.cut))
+    return {node: found for node, found in given.items() if node in state.results}

@@ -27,9 +27,8 @@ from tinycore.render.chains import (
     units_of,
 )
 from tinycore.schedule.access import Launch, iterations_of, written_by
-from tinycore.schedule.candidates import Memory, Refusal, Run, refusal_to_read
+from tinycore.schedule.candidates import Memory, Refusal, refusal_to_read
 from tinycore.schedule.inlining import Inlined
-from tinycore.schedule.items import Step
 from tinycore.schedule.limits import device_limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
@@ -154,10 +153,9 @@ class ProductChain:
         self.rows, self.between = iterations_of(first.loops[:-1]), iterations_of(first.loops[-1:])
         self.has_second = False
 
-    def admit(self, run: Run) -> Refusal | None:
+    def admit(self, launch: Launch) -> Refusal | None:
         """Add a kernel that reads what members store, and folds at most columns of it; else say
         why not."""
-        launch = run.launch
         if not is_nest_of(launch, self.limits):
             return Refusal.NEST
         if (refusal := refusal_to_read(self.members, launch, MOST_CHAINED)) is not None:
@@ -172,16 +170,15 @@ class ProductChain:
         self.members.append(launch)
         return None
 
-    def fused(self, steps: Sequence[Step]) -> Launch | str:
+    def fused(self) -> Launch | str:
         """One kernel of all members that stores what others read, and what the last member writes;
-        as text, why some steps form no chain."""
+        as text, why they form no chain."""
         if not self.has_second:
             return ""
-        kept = self.memory.kept(steps) | self.members[-1].written
-        pairs = zip(steps, self.members, strict=True)
-        root = [step for step, member in pairs if iterations_of(member.loops) > self.rows][-1]
+        kept = self.memory.kept(self.members) | self.members[-1].written
+        root = [m for m in self.members if iterations_of(m.loops) > self.rows][-1]
         found: Launch | str = Refusal.ROWS.value
-        values: Inlined | None = Inlined(self.memory, steps, root, is_one_pass=True)
+        values: Inlined | None = Inlined(self.memory, self.members, root, is_one_pass=True)
         while values is not None and isinstance(found, str):
             if (stores := values.stores(kept)) is not None:
                 found = self.chained(

@@ -8,9 +8,9 @@ expressions, a reshape divides, a pad adds a gate. Reductions open new loop coun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tinycore.dtype import ImageDType, PointerDType, dtypes
 from tinycore.errors import UnsupportedError
@@ -25,7 +25,6 @@ Point = tuple[UOp, ...]
 """Coordinates at which a tensor is read: one index per axis."""
 
 ZERO = UOp.index(0)
-NONE: Final[Mapping[UOp, UOp]] = {}
 TRANSPARENT = SAME_VALUE | {Op.CONTIGUOUS, Op.VALUE}
 """Hints to the scheduler, which change no value."""
 
@@ -175,15 +174,8 @@ class RegionReader:
     be computed here.
     """
 
-    def __init__(
-        self,
-        leaf: Callable[[UOp], UOp | None],
-        first_range: int,
-        constants: Mapping[UOp, UOp] = NONE,
-    ) -> None:
+    def __init__(self, leaf: Callable[[UOp], UOp | None], first_range: int) -> None:
         self.leaf = leaf
-        self.constants = constants
-        """The template holes that replace constants."""
         self.next_range = first_range
         self.done: dict[Place, UOp] = {}
         self.opened: dict[tuple[object, ...], tuple[UOp, ...]] = {}
@@ -210,7 +202,7 @@ class RegionReader:
         if (pointer := self.leaf(node)) is not None:
             return gated_load(pointer, flatten(point, greatest_shape(node.shape)), gate)
         if node.op is Op.CONST:
-            return self.constant(node)
+            return UOp.const(node.dtype, node.arg)
         if node.op is Op.ARANGE:
             return point[0].cast(node.dtype)
         if node.op is Op.BIND:
@@ -232,11 +224,6 @@ class RegionReader:
         assert node.op is Op.GATHER, f"{node!r} cannot be part of a kernel"
         return self.gather(place)
 
-    def constant(self, node: UOp) -> UOp:
-        """The value of a CONST."""
-        found = self.constants.get(node)
-        return UOp.const(node.dtype, node.arg) if found is None else found
-
     def combine(self, node: UOp, sources: list[Place]) -> UOp | list[Place]:
         """An arithmetic op over its sources read at the same point."""
         if missing := [s for s in sources if s not in self.done]:
@@ -247,7 +234,7 @@ class RegionReader:
         """The value below a chain of movement ops, composed in one step."""
         node, point, gate = place
         if (constant := repeated_constant(node)) is not None:
-            return self.constant(constant)
+            return UOp.const(constant.dtype, constant.arg)
         valid: UOp | None = None
         while node.op in MOVEMENT and (node is place.node or self.leaf(node) is None):
             moved = read_through(node, point)

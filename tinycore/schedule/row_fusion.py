@@ -20,8 +20,7 @@ from typing import Final
 
 from tinycore.render.base import Limits
 from tinycore.schedule.access import LINE_BYTES, Launch, footprint, size_of, written_by
-from tinycore.schedule.candidates import Memory, Refusal, Run
-from tinycore.schedule.items import Step
+from tinycore.schedule.candidates import Memory, Refusal
 from tinycore.schedule.product_chains import is_long_product
 from tinycore.schedule.strips import Strips
 from tinycore.uop.op import Op
@@ -67,13 +66,12 @@ class FusionGroup:
         self.cut: tuple[int, int] | None = None
         """(loops over rows, rows of a strip), once there is a second member."""
 
-    def admit(self, run: Run) -> Refusal | None:
+    def admit(self, launch: Launch) -> Refusal | None:
         """Add a kernel if it can share the loop over rows and gains by it; else return why not.
 
         The shared loops are the longest common prefix of loop extents for which every member stays
         in its row; a strip that fits the cache may need more loops outside, which is a shorter row.
         """
-        launch = run.launch
         # nothing orders the nests of a strip but what they read
         if not launch.is_plain or any(launch.written & m.touched for m in self.members):
             return Refusal.NEST
@@ -108,10 +106,10 @@ class FusionGroup:
         shared = sum(size_of(span) for number, span in own.items() if number in read)
         return shared > 0 and shared >= LEAST_SHARED * sum(map(size_of, own.values()))
 
-    def fused(self, steps: Sequence[Step]) -> Launch:
-        """The kernel of some steps, which are the members."""
+    def fused(self) -> Launch:
+        """The members as one kernel."""
         assert self.cut is not None
-        return Strips(self.memory, steps, self.shape, self.cut).build()
+        return Strips(self.memory, self.members, self.shape, self.cut).build()
 
 
 # --- what may be fused, and in which strips

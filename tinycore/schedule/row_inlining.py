@@ -15,14 +15,12 @@ See docs/floors/schedule.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from typing import Final
 
 from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch, footprint, iterations_of, written_by
-from tinycore.schedule.candidates import Memory, Refusal, Run, refusal_to_read
+from tinycore.schedule.candidates import Memory, Refusal, refusal_to_read
 from tinycore.schedule.inlining import Inlined
-from tinycore.schedule.items import Step
 from tinycore.schedule.limits import LAUNCH_CLOCKS, rate_of_unit
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
@@ -44,9 +42,8 @@ class RowKernel:
         self.members, self.limits, self.memory = [first], limits, memory
         self.rows = first.loops
 
-    def admit(self, run: Run) -> Refusal | None:
+    def admit(self, launch: Launch) -> Refusal | None:
         """Add a kernel if it can take in the others and gains by it; else say why not."""
-        launch = run.launch
         if not launch.is_row:
             return Refusal.NEST
         if self.limits.block_wanted == 1 or not self.limits.sums_are_shared:
@@ -99,10 +96,10 @@ class RowKernel:
 
     # --- the kernel
 
-    def fused(self, steps: Sequence[Step]) -> Launch | str:
+    def fused(self) -> Launch | str:
         """The members as one kernel; what others read is stored beside what the last one writes."""
-        values = Inlined(self.memory, steps, steps[-1])
-        stores = values.stores(self.memory.kept(steps))
+        values = Inlined(self.memory, self.members, self.members[-1])
+        stores = values.stores(self.memory.kept(self.members))
         rows, columns = values.loops[: len(self.rows)], values.loops[len(self.rows) :]
         if stores is None or not values.inside <= {*rows}:
             return Refusal.ROWS.value

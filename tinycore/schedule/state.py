@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from tinycore.schedule.emit import KernelEmitter
+from tinycore.schedule.access import Launch
 from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.items import Step
 from tinycore.schedule.memory_plan import Layout
@@ -34,8 +34,6 @@ class State:
     """Memory that exists before the launches, which is numbered first."""
     known: Replacements = field(default_factory=dict)
     """The nodes whose replacement matters, and those that they stand for; passes create others."""
-    pending: frozenset[UOp] = frozenset()
-    """KERNELs of earlier calls that stay as they are, and are no steps."""
     sharded: ShardedGraph = field(default_factory=lambda: ShardedGraph(()))
     rewritten: Replacements = field(default_factory=dict)
     """Every node below the roots on single devices, with partial writes assigned to memory."""
@@ -44,23 +42,22 @@ class State:
     storage: Storage = field(default_factory=Storage)
     values: tuple[StoredValue, ...] = ()
     groups: KernelGroups = field(default_factory=lambda: KernelGroups(Storage()))
-    emitter: KernelEmitter = field(
-        default_factory=lambda: KernelEmitter(KernelGroups(Storage()), (), {})
-    )
-    """The groups of the kernels, from which kernels of several groups are emitted."""
-    cut: Replacements = field(default_factory=dict)
-    """Nodes with memory, and ASSIGN(BUFFER, KERNEL) for each, or a BUFFER of no elements."""
+    stored: Replacements = field(default_factory=dict)
+    """Nodes with memory, and that memory."""
     memory: tuple[UOp, ...] = ()
     """All memory by number, parameters first."""
+    launches: tuple[Launch, ...] = ()
+    """The kernels in their order, each with its groups of values."""
     steps: tuple[Step, ...] = ()
-    members: tuple[tuple[Step, ...], ...] = ()
-    """For each step, the steps that row fusion joined in it."""
+    """The same, each with its KERNEL."""
+    cut: Replacements = field(default_factory=dict)
+    """Nodes with memory, and ASSIGN(BUFFER, KERNEL) for each, or a BUFFER of no elements."""
     results: Replacements = field(default_factory=dict)
     """Nodes that are replaced by memory, and that memory."""
     cached: Replacements = field(default_factory=dict)
     """Nodes that stay in the graph, and temporary memory that may cache their value."""
     persistent: frozenset[int] = frozenset()
-    """New memory, by number, that is read when all steps are done."""
+    """New memory, by number, that is read when all launches are done."""
     needed: Collection[UOp] = ()
     """The nodes with memory that are read later."""
     varying: frozenset[int] | None = None

@@ -18,10 +18,9 @@ from tinycore.render.base import pointer_of
 from tinycore.schedule.access import Launch, row_size
 from tinycore.schedule.candidates import Memory
 from tinycore.schedule.dependence import KernelGroup
-from tinycore.schedule.emit import in_loops
 from tinycore.schedule.inlining import Joined
-from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import numel
+from tinycore.schedule.nests import in_loops
 from tinycore.schedule.partial_writes import store
 from tinycore.schedule.ranges import ZERO, Place, RegionReader, flatten
 from tinycore.uop.node import UOp
@@ -34,21 +33,21 @@ COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY
 
 
 class Strips(Joined):
-    """The kernel of some steps: their nests, in turn, inside of one loop over strips."""
+    """The kernel of some others: their nests, in turn, inside of one loop over strips."""
 
     def __init__(
         self,
         memory: Memory,
-        steps: Sequence[Step],
+        launches: Sequence[Launch],
         shape: tuple[int, ...],
         cut: tuple[int, int],
     ) -> None:
         """`shape` has the extents of the loops over rows; `cut` is (how many of these remain, rows
-        of a strip of the last). Memory that only the steps use is a strip's own.
+        of a strip of the last). Memory that only these kernels use is a strip's own.
         """
-        super().__init__(memory, steps)
+        super().__init__(memory, launches)
         depth, self.rows = cut
-        self.kept, self.shape = memory.kept(steps), shape[:depth]
+        self.kept, self.shape = memory.kept(launches), shape[:depth]
         sizes = (*self.shape[:-1], self.shape[-1] // self.rows)
         self.loops = [UOp.range(n, axis) if n > 1 else ZERO for axis, n in enumerate(sizes)]
         self.number = depth
@@ -60,7 +59,7 @@ class Strips(Joined):
         """Costly values that were stored for several members, and their memory."""
 
     def build(self) -> Launch:
-        """The nests of all steps, in their order.
+        """The nests of all kernels, in their order.
 
         A costly value that several of them compute is stored before the first of these.
         """
@@ -71,7 +70,7 @@ class Strips(Joined):
             for node in found:
                 if count[node] > 1 and node not in self.shared:
                     nests.append(self.nest(KernelGroup([node], {})))
-                    self.shared[node] = self.emitter.groups.output_memory(node)
+                    self.shared[node] = self.maker.groups.output_memory(node)
             nests.append(self.nest(member))
         stored = [self.memory.numbers.get(memory, -1) for memory in self.after]
         return self.launch(self.with_locals(in_loops(UOp.group(*nests), self.loops)), stored)
@@ -83,12 +82,12 @@ class Strips(Joined):
         """
         late = set(group.outputs)
         found: dict[UOp, None] = {}
-        for node in reversed(self.emitter.computed(group)):
+        for node in reversed(self.maker.computed(group)):
             if not late.isdisjoint(node.src):
                 late.add(node)
             sizes = tuple([n for n in node.shape if n != 1])
             is_wide = len(sizes) > len(self.shape) and sizes[: len(self.shape)] == self.shape
-            is_costly = node.op in COSTLY and is_wide and not self.emitter.groups.is_memory(node)
+            is_costly = node.op in COSTLY and is_wide and not self.maker.groups.is_memory(node)
             if is_costly and node not in late:
                 found[node] = None
         return [*found]
@@ -114,14 +113,14 @@ class Strips(Joined):
         row = self.fresh(self.rows, AxisKind.LOOP)
         rows = [*self.loops[:-1], self.loops[-1] * self.rows + row]
         own, point = [row], []
-        for counter in self.emitter.point_of(group):
+        for counter in self.maker.point_of(group):
             if counter.op is Op.RANGE and rows:
                 counter = rows.pop(0)
             elif counter.op is Op.RANGE:
                 counter = self.fresh(counter.extent, counter.arg.kind)
                 own.append(counter)
             point.append(counter)
-        memories = [self.memory_of_output(node) for node in group.outputs]
+        memories = [self.maker.groups.output_memory(node) for node in group.outputs]
         pointers = [self.written(memory) for memory in memories]
         values = [group.computed.get(node, node) for node in group.outputs]
         for shared in (self.shared, {}):

@@ -9,9 +9,10 @@ from tinycore.builtin.interpreter import PythonCompiler, PythonRenderer, PythonR
 from tinycore.config import Context
 from tinycore.device.protocols import Toolchain
 from tinycore.dtype import dtypes
+from tinycore.lower.loops import numbered
 from tinycore.lower.registers import nests_of, passes_apart
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 
 PLAIN = Bench(PythonRuntime(0, ""), Toolchain("PYTHON", "", PythonRenderer(), PythonCompiler()))
 DOUBLE = dtypes.float64
@@ -49,3 +50,17 @@ def test_passes_of_different_depth_over_the_same_counter() -> None:
         result = PLAIN.run(deep_and_shallow(), numpy.zeros(3), x, y)[0]
 
     numpy.testing.assert_allclose(result, (x.sum(2) ** 2).sum(1) - y.sum(1), 1e-12)
+
+
+def test_an_online_pass_comes_after_all_that_its_deepest_sum_reads() -> None:
+    loops = [UOp.range(4, number, AxisKind.REDUCE) for number in range(3)]
+    once = numbered(loops[0], Part.ONLINE)
+    value = load(element(1, DOUBLE, 4, loops[2]), DOUBLE)
+    inner = folded(
+        folded(value, loops[2]) * load(element(2, DOUBLE, 4, loops[1]), DOUBLE), loops[1]
+    )
+    deep = folded(inner * load(element(3, DOUBLE, 4, once), DOUBLE), once)
+    shallow = folded(load(element(4, DOUBLE, 4, once), DOUBLE), once)
+    kernel = UOp.sink(store(element(0, DOUBLE, 1, UOp.index(0)), deep - shallow))
+
+    assert [*nests_of(kernel).values()][-1] == [deep, shallow]

@@ -29,9 +29,7 @@ on_loops = pytest.mark.device("CPU")
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any size are made smaller, no strips pass values on, nothing was laid out yet."""
     monkeypatch.setattr(memory_plan, "LEAST_LIVE_BYTES", 0)
-    monkeypatch.setattr(
-        pipeline, "fuse_rows", lambda memory: [(step, [step]) for step in memory.steps]
-    )
+    monkeypatch.setattr(pipeline, "fuse_rows", lambda memory: memory.launches)
     monkeypatch.setattr(compiled, "schedules", Lru(1024))
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.schedule.graphs import buffer, kernels, permute
 from tinycore.dtype import ImageDType, dtypes
 from tinycore.render.base import Limits, Renderer
-from tinycore.schedule import limits
+from tinycore.schedule import limits, pipeline
 from tinycore.schedule.limits import cut_for, is_image
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -65,7 +65,8 @@ def test_an_image_too_large_for_the_device_is_plain_memory() -> None:
     assert slots(kernel)[0] is dtypes.float32.ptr(24)
 
 
-def test_what_reads_an_image_has_it_in_its_slot() -> None:
+def test_what_reads_an_image_has_it_in_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "fuse_rows", lambda memory: memory.launches)
     with cut_for(WITH):
         first, second = kernels(in_image(buffer(3, 8) + 1.0) * 2.0)
 

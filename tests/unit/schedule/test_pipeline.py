@@ -10,9 +10,11 @@ from tests.unit.schedule.graphs import assign, buffer, expand, matmul, permute, 
 from tinycore import Context
 from tinycore.dtype import dtypes
 from tinycore.errors import VerifyError
-from tinycore.schedule.items import Step
+from tinycore.render.base import Limits
+from tinycore.schedule.limits import cut_for
 from tinycore.schedule.memory_plan import Block, Layout
 from tinycore.schedule.pipeline import PASS_NAMES, SCHEDULE_PIPELINE, kernelize, run_passes
+from tinycore.schedule.retention import Realized
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import Reason
 from tinycore.uop.node import UOp
@@ -39,8 +41,8 @@ def check(name: str, state: State) -> None:
 def test_the_order_of_passes() -> None:
     assert PASS_NAMES == (
         "shard", "partial writes", "attention", "windows", "operand layout", "choose storage",
-        "limit buffers", "split reductions", "group", "hazards", "emit kernels",
-        "number memory", "order", "row fusion", "overlap", "memory plan",
+        "limit buffers", "split reductions", "group", "hazards", "number memory", "order",
+        "row fusion", "overlap", "emit kernels", "memory plan",
     )  # fmt: skip
 
 
@@ -122,7 +124,21 @@ def test_every_stored_value_is_told_with_its_reason(capsys: pytest.CaptureFixtur
 
     assert "choose storage   2 values of" in text
     assert f"REDUCE_AXIS float32 (4, 1) is stored: {Reason.SHARED_REDUCTION.value}" in text
-    assert "emit kernels     <Kernel reduce_4_8 (reduce_axis)>" in text
+    assert "emit kernels        0 <Kernel reduce_4_8 (reduce_axis)>" in text
+
+
+def test_the_level_of_every_stored_value_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    x = buffer(64, 256)
+    root = x - expand(reshape(total(x, 1), (64, 1)), (64, 256))
+    apart = told(capsys, root)
+    with cut_for(Limits(vector_bytes=32, cache_bytes=1 << 20)), Context(TRACE="schedule"):
+        kernelize([root], lambda _, memory: Realized({root: memory[root]}, {}))
+    together = capsys.readouterr().err
+
+    assert f"(64, 1) is global, kernel 0: {Reason.SHARED_REDUCTION.value}" in apart
+    assert f"(64, 256) is global, kernel 1: {Reason.ASKED.value}" in apart
+    assert f"(64, 1) is in shared loops, kernel 0: {Reason.SHARED_REDUCTION.value}" in together
+    assert f"(64, 256) is global, kernel 0: {Reason.ASKED.value}" in together
 
 
 def test_the_graph_is_printed_after_each_pass(capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,16 +217,15 @@ def test_a_result_of_another_shape_is_refused() -> None:
 def chain() -> State:
     """Two kernels, the second of which reads what the first one stored."""
     x = buffer(4, 8)
-    return after("row fusion", x - expand(reshape(total(x, 1), (4, 1)), (4, 8)))
+    return after("emit kernels", x - expand(reshape(total(x, 1), (4, 1)), (4, 8)))
 
 
 def test_memory_that_is_read_before_it_is_written_is_refused() -> None:
     state = chain()
-    backwards: tuple[Step, ...] = state.steps[::-1]
 
     check("order", state)
-    with pytest.raises(VerifyError, match="which no step before has written"):
-        check("order", replace(state, steps=backwards))
+    with pytest.raises(VerifyError, match="which no kernel before has written"):
+        check("order", replace(state, launches=state.launches[::-1]))
 
 
 def test_values_that_live_at_once_in_the_same_bytes_are_refused() -> None:
@@ -227,4 +242,4 @@ def test_values_that_live_at_once_in_the_same_bytes_are_refused() -> None:
 def test_an_assignment_in_place_passes_all_checks() -> None:
     x = buffer(4)
 
-    assert len(after("row fusion", assign(x, x + 1.0)).steps) == 1
+    assert len(after("emit kernels", assign(x, x + 1.0)).steps) == 1

@@ -115,30 +115,20 @@ class Found:
     def places(self) -> dict[UOp, int]:
         """The numbers of the memory of values."""
         numbers = {memory: number for number, memory in enumerate(self.state.memory)}
-        cut = self.state.cut
-        found = {n: memory_of(cut[n]) for n in self.reasons if n in cut}
+        stored = self.state.stored
+        found = {n: memory_of(stored[n]) for n in self.reasons if n in stored}
         return {n: numbers[memory] for n, memory in found.items() if memory in numbers}
 
     @cached_property
     def writers(self) -> dict[UOp, int]:
         """The launch that computes each value, by its number."""
-        of_kernel = {
-            member.kernel: number
-            for number, members in enumerate(self.state.members)
-            for member in members
+        return {
+            node: number
+            for number, launch in enumerate(self.state.launches)
+            for group in launch.groups
+            for node in group.outputs
+            if node in self.reasons
         }
-        found: dict[UOp, int] = {}
-        for node in self.reasons:
-            cut = self.state.cut.get(node)
-            while cut is not None and cut.op is not Op.ASSIGN and cut.src:
-                cut = cut.src[0]
-            if cut is not None and cut.op is Op.ASSIGN and cut.src[1] in of_kernel:
-                found[node] = of_kernel[cut.src[1]]
-        for node, place in self.places.items():
-            for number, step in enumerate(self.state.steps):
-                if node not in found and place in step.places[:1]:
-                    found[node] = number
-        return found
 
     def level(self, node: UOp) -> str:
         """The place of a value: memory that is kept, temporary memory, or inside of a kernel."""
