@@ -10,7 +10,7 @@ from call_counts import calls
 from tests.unit.tensor.helpers import live_tensors
 from tinycore import Context, Tensor, nn
 from tinycore.tensor.storage import liveness, storage
-from tinycore.tensor.storage.storage import Storage, is_waiting, waiting_tensors
+from tinycore.tensor.storage.storage import Storage, is_waiting, of_memory, waiting_tensors
 from tinycore.uop.node import UOp
 
 
@@ -144,3 +144,13 @@ def test_a_read_looks_at_no_graphs_of_others(monkeypatch: pytest.MonkeyPatch) ->
 
     assert found == [[]]
     assert others[2].tolist() == [2.0, 4.0]
+
+
+def test_memory_that_is_written_again_and_again_is_known_once() -> None:
+    x, others = memory(), list[UOp]()
+    before = len(of_memory)
+    for _ in range(20):
+        x.assign(x + 1).realize()
+        others.append(x.uop)  # so that no version has the place of one before
+
+    assert len(of_memory) <= before + 1

@@ -203,14 +203,14 @@ def exchange(values: Mapping[Storage, UOp], views: Mapping[Core, Storage | View]
         for storage, value in values.items():
             storage.enter(value, base_of_view(value))
         deque(map(setattr, changed, names, new), maxlen=0)  # all of it is C
-        for storage, value in values.items():
+        for (storage, value), old in zip(values.items(), former, strict=False):
             if not (storage.is_owned or is_waiting(value)):
                 waiting.pop(storage.number, None)
-    for storage, old in zip(values, former, strict=False):
-        if old.op in SHOWING:
             base = base_of_view(old)
-            if base is not base_of_view(storage.value) and storage_at(base) is storage:
-                of_memory.pop(id(base), None)
+            known = of_memory.get(id(base))
+            if known and known() is storage and base is not base_of_view(value):
+                del of_memory[id(base)]
+    for storage in values:
         for reference in list(storage.views.values()) if storage.is_viewed else ():
             if (tensor := reference()) is not None:
                 tensor._view.forget()
