@@ -331,8 +331,12 @@ class Theirs(Ours):
         params = [p for group in optimizer.param_groups for p in group["params"]]
         places = {p.untyped_storage().data_ptr() for p in params}
         for x in self._tensors():
-            if x.untyped_storage().data_ptr() in places and (x.retains_grad or cut_off(x)):
+            if x.untyped_storage().data_ptr() not in places:
+                continue
+            if x.retains_grad or cut_off(x):
                 raise Skipped("torch makes the gradients of such views anew")
+            if not x.is_leaf and x._base is None:
+                raise Skipped("torch does not notice a write through a parameter of a value")
         taken = self.steps[id(optimizer)]
         counts = [optimizer.state[p].get("step", 0) for p in params if p.grad is not None]
         if not isinstance(optimizer, self.torch.optim.SGD) and any(n != taken for n in counts):

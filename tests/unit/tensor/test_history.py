@@ -1380,3 +1380,19 @@ def test_a_step_looks_at_the_graphs_of_no_former_steps(monkeypatch: pytest.Monke
         counts.append(len(seen))
 
     assert counts[3:] == counts[3:4] * 6, counts
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_uses_of_a_copy_count_once_though_what_made_it_was_read(is_read: bool) -> None:
+    source, written = Tensor([2.5, -1.5]), Tensor([2.0, 0.0])
+    written.assign(source * 2)
+    shown = source.detach()
+    source.assign(shown)
+    copied = copy.deepcopy(written)
+    if is_read:
+        shown.tolist()
+
+    (copied.requires_grad_() * 1).sum().backward()
+
+    assert copied.grad is not None
+    assert copied.grad.tolist() == [1.0, 1.0]

@@ -277,7 +277,7 @@ def parts_in(
     """
     versions_at: defaultdict[object, list[UOp]] = defaultdict(list)  # and nodes of one tensor
     homes: dict[UOp, object] = {}
-    done = {memory(): n for n in below if type(memory := n._memory) is weakref.ref}
+    done = {memory(): (n,) for n in below if type(memory := n._memory) is weakref.ref}
     for node in below:
         if node.op in WRITTEN:
             made = made_of(node)
@@ -293,7 +293,7 @@ def parts_in(
         if base.op is Op.OWN:
             return versions_at[base.arg]
         value = base_of(whole)
-        known = [done.get(value, value), *versions.known_as(value)]
+        known = [*done.get(value, ()), *versions.known_as(value)]
         if (made := made_of(base)) and made.node in below:
             node = base_of(made.node)  # whose uses those of a RESHAPE of it are, too
         views = [view.over(graph.reshape(n, whole.shape)) for n in known]
