@@ -1396,3 +1396,21 @@ def test_uses_of_a_copy_count_once_though_what_made_it_was_read(is_read: bool) -
 
     assert copied.grad is not None
     assert copied.grad.tolist() == [1.0, 1.0]
+
+
+def test_what_asks_over_a_leaf_that_a_capture_overwrites_keeps_its_gradient() -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True)
+    asking = (weight + weight[:]).requires_grad_()
+
+    @TinyJit
+    def step(x: Tensor) -> Tensor:
+        weight.assign((weight * x).detach())
+        return (weight * 1).realize()
+
+    for _ in range(3):
+        step(Tensor([2.0, 3.0]).realize())
+    (asking * 4).sum().backward()  # which was without end: memory was made of itself
+
+    assert asking.grad is not None
+    assert weight.grad is not None
+    assert (asking.grad.tolist(), weight.grad.tolist()) == ([4.0, 4.0], [8.0, 8.0])

@@ -231,7 +231,7 @@ def differentiable(form: CanonicalGraph, replaced: Replacements, asked: set[UOp]
         for n, m in replaced.items()
         if graph.is_buffer(base := graph.differentiable_base(m))
     }
-    return {n: memory[n] for n in nodes if n in memory and n not in named}
+    return {n: memory[n] for n in nodes if memory.get(n, n) is not n and n not in named}
 
 
 def graph_read(roots: list[UOp], begun: CanonicalGraph | None = None) -> CanonicalGraph:
