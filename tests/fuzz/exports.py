@@ -23,7 +23,6 @@ from tests.fuzz.programs.mirror import as_arrays, compiled
 from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
 from tiny_onnx import OnnxRunner, export
 from tinycore import Tensor, TinyJit, dtypes
-from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import ArgumentError, GradientError, UnsupportedError
 
 UNSUPPORTED = (UnsupportedError, GradientError)
@@ -159,7 +158,10 @@ def by_reference(model: onnx.ModelProto, program: Program, data: dict[str, Array
     """The compared values, computed by the evaluator of ONNX."""
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415  takes a second, seldom needed
 
-    given = {i.name: data[i.name].astype(to_numpy_dtype(i.dtype)) for i in program.inputs}
+    from tiny_onnx.export.writer import number_of  # noqa: PLC0415
+
+    types = [onnx.helper.tensor_dtype_to_np_dtype(number_of(i.dtype)) for i in program.inputs]
+    given = {i.name: data[i.name].astype(t) for i, t in zip(program.inputs, types, strict=True)}
     names = [f"result {value.name}" for value in program.compared]
     results = ReferenceEvaluator(model).run(names, given)
     return {v.name: (r, v.dtype) for v, r in zip(program.compared, results, strict=True)}

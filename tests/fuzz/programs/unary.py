@@ -70,7 +70,10 @@ SMOOTH: Final = (
     Unary("{x}.square()", "{x}.square()", -16, 16, 0, 256, Rounding.WHOLE, widens=False),
     # torch has 1/6 in float32 in both of these, also where it computes in float64
     Unary("{x}.hardswish()", "{x} * ({x} + 3).clamp(0, 6) / 6", -8, 8, -1, 8),
-    Unary("{x}.hardsigmoid()", "({x} / 6 + 0.5).clamp(0, 1)", -8, 8, 0, 1, cancels=1),
+    # whose derivative jumps at 3 and -3, which are whole numbers
+    Unary(
+        "({x} * 0.875).hardsigmoid()", "({x} * 0.875 / 6 + 0.5).clamp(0, 1)", -8, 8, 0, 1, cancels=1
+    ),
 )
 """Functions with a derivative, nearly everywhere."""
 
