@@ -571,3 +571,30 @@ def test_what_another_thread_makes_of_a_value_that_a_capture_computed_for_it_is_
 
     assert watched.captured is not None
     assert all(tensor.tolist() == [6, 11] for tensor in found)
+
+
+def test_what_another_thread_makes_of_an_equal_value_is_no_reason_to_refuse_a_capture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weight, kept = Tensor([1.0, 2.0]).realize(), list[Tensor]()
+    waiting = list[Tensor]()
+    run = CapturingRun.run
+
+    def make() -> None:
+        kept.append(waiting.pop() + 1)
+
+    def run_and_make(self: CapturingRun, *arguments: Any) -> Any:
+        result = run(self, *arguments)
+        if waiting:
+            thread = threading.Thread(target=make)
+            thread.start()
+            thread.join()
+        return result
+
+    monkeypatch.setattr(CapturingRun, "run", run_and_make)
+    step = TinyJit(lambda x: x + (weight * 5).realize())
+    for n in range(5):
+        if n == 1:  # the call that is captured
+            waiting.append(weight * 5)
+        assert step(Tensor([float(n), 0.0]).realize()).tolist() == [5.0 + n, 10.0]
+    assert [x.tolist() for x in kept] == [[6.0, 11.0]]

@@ -227,9 +227,9 @@ class CapturingRun:
         self.check_changes()
         self.check_arrays(recording)
         self.check_streams()
-        if not self.is_settled():  # other threads may have made more of what it computed for them
+        # other threads may have made more of what it computed for them
+        if not self.is_settled() or self.survives(recording):
             return None
-        self.check_survivors(recording)
         if not recording.items:
             if self.known.conditions:  # these numbers leave nothing to be done
                 return None
@@ -307,16 +307,20 @@ class CapturingRun:
                         "`previous.assign(current)`, or exchange tensors outside"
                     )
 
-    def check_survivors(self, recording: Recording) -> None:
-        """Raises JitError for a tensor that outlives the call in a place that cannot be seen."""
+    def survives(self, recording: Recording) -> bool:
+        """True if other threads made tensors of what this run computed. Raises JitError for one of
+        this thread that outlives the call in a place that cannot be seen.
+        """
         if self.survivors(recording):
             gc.collect()  # some may only wait for that
-        if found := self.survivors(recording):
+        survivors = self.survivors(recording)
+        if found := [*filter(self.is_own, survivors)]:
             raise JitError(
                 f"{self.name} left a tensor of shape {found[0].shape} behind in a place that "
                 "replays cannot see (an object of a library, a list that grows, a generator, the "
                 "gradient of a result); it would never change again. Return it instead"
             )
+        return bool(survivors)
 
     @while_walking
     def survivors(self, recording: Recording) -> list[Tensor]:
