@@ -175,8 +175,7 @@ class CapturingRun:
     @property
     def left(self) -> list[Tensor]:
         """New tensors that outlive the call without being a result."""
-        found = [tensor for _, _, now in self.placed for tensor in tensors_in(now)]
-        return [tensor for tensor in found if not self.is_old(tensor)]
+        return [t for _, _, now in self.placed for t in tensors_in(now) if not self.is_old(t)]
 
     @property
     @while_walking
@@ -314,9 +313,9 @@ class CapturingRun:
         if self.survivors(recording):
             gc.collect()  # some may only wait for that
         survivors = self.survivors(recording)
-        if found := [*filter(self.is_own, survivors)]:
+        for tensor in filter(self.is_own, survivors):
             raise JitError(
-                f"{self.name} left a tensor of shape {found[0].shape} behind in a place that "
+                f"{self.name} left a tensor of shape {tensor.shape} behind in a place that "
                 "replays cannot see (an object of a library, a list that grows, a generator, the "
                 "gradient of a result); it would never change again. Return it instead"
             )
@@ -325,9 +324,8 @@ class CapturingRun:
     @while_walking
     def survivors(self, recording: Recording) -> list[Tensor]:
         """Tensors made in this run, of its memory, that are neither results nor found again."""
-        known = {id(tensor) for tensor in (*self.proxies.tensors, *self.tensors, *self.left)}
-        drawn = {buffer for buffer, _ in recording.repeated}
-        ours = recording.made | drawn
+        known = set(map(id, (*self.proxies.tensors, *self.tensors, *self.left)))
+        ours = recording.made.union(buffer for buffer, _ in recording.repeated)
 
         def is_ours(node: UOp) -> bool:
             return node.op is Op.BUFFER and (node in self.proxies.back or buffers.get(node) in ours)

@@ -216,11 +216,8 @@ def end_anew(form: CanonicalGraph, replaced: Replacements, ends: history.Ends) -
 
 def differentiable(form: CanonicalGraph, replaced: Replacements, asked: set[UOp]) -> Replacements:
     """Nodes of a run that stay differentiable, each with its memory: the writes come first."""
-    is_asked = asked.issuperset(form.roots)
-    if is_asked and not form.assigned:
-        return {}
     named = {source_below(root, NAMED_BY) for root in asked}
-    if is_asked and named.issuperset(form.assigned):
+    if asked.issuperset(form.roots) and named.issuperset(form.assigned):
         return {}
     named |= asked
     former = {base_of(n.src[0]) for n in form.assigned}
