@@ -115,10 +115,13 @@ class FusionGroup:
 # --- what may be fused, and in which strips
 
 
-def is_product(launch: Launch) -> bool:
-    """True if a kernel reduces over an operand that all rows share, as a product with weights."""
+def is_product(launch: Launch, depth: int = 1) -> bool:
+    """True if a kernel reduces over an operand that all rows share, as a product with weights.
+
+    Rows are the steps of loop number `depth`, counted from outside.
+    """
     return any(n.op is Op.REDUCE for n in launch.nodes) and any(
-        size_of(span) > LINE_BYTES for span in launch.footprint(1)[0].values()
+        size_of(span) > LINE_BYTES for span in launch.footprint(depth)[0].values()
     )
 
 
@@ -133,7 +136,7 @@ def cut_rows(
         reread, row = footprint(members, depth)
         if reread > limits.cache_bytes * MOST_REREAD:
             return None
-        shares = reread and any(map(is_product, members))
+        shares = reread and any(is_product(member, depth) for member in members)
         # Every strip loads the operands that sums of its rows share: longer strips load them less
         # often, which is worth rows that fall out of the near cache.
         room = min(2 * limits.cache_bytes, MOST_STRIP_BYTES) if shares else limits.cache_bytes // 2

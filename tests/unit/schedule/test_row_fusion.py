@@ -69,6 +69,15 @@ def test_rows_without_products_stay_in_the_nearest_cache(columns: int, rows: int
     assert outer.extent == 4096 // rows
 
 
+def test_rows_of_products_of_each_head_share_what_they_read() -> None:
+    q, k, v = (Tensor(numbers(8, 512, 64, seed=n)).realize() for n in range(3))
+    (item,) = q.scaled_dot_product_attention(k, v).schedule()
+    heads, strips = [n for n in item.ast.src[0].src[1:] if n.op is Op.RANGE]
+
+    assert heads.extent == 8
+    assert strips.extent <= 512 // 8, "a tile has eight rows at most"
+
+
 def test_few_long_rows_with_weights_are_one_kernel() -> None:
     x, weight, bias = (Tensor(numbers(*shape)).realize() for shape in ((8, 4096), (4096,), (4096,)))
 
