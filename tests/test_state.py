@@ -1,4 +1,4 @@
-"""docs/state.md lists all global state of the core: module-level objects that change after import.
+"""docs/state.md lists all global state: module-level objects that change after import.
 
 The sources are read as syntax, so that a new global is found before anything imports it.
 """
@@ -203,6 +203,26 @@ def memoized_by_arguments(tree: ast.Module) -> Iterator[str]:
         decorators = getattr(node, "decorator_list", ())
         if MEMOIZERS.intersection(map(last_name, decorators)) and isinstance(node, ast.FunctionDef):
             yield from [node.name] if node.args.args else ()
+
+
+@pytest.mark.slow
+def test_the_page_lists_all_state_of_packages() -> None:
+    trees = {
+        path.relative_to(top).as_posix(): ast.parse(path.read_text("utf-8"))
+        for top in sorted((ROOT / "plugins").glob("*/src"))
+        for path in sorted(top.rglob("*.py"))
+    }
+    stateful = stateful_classes({**sources(), **trees})
+    found = {
+        f"{file} {name}"
+        for file, tree in trees.items()
+        for name in (
+            *globals_of(tree, stateful),
+            *({*memoized_functions(tree)} - {*memoized_by_arguments(tree)}),
+        )
+    }
+
+    assert listed("State of packages") == found
 
 
 @pytest.mark.slow

@@ -30,12 +30,14 @@ EVENTS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "realize another": lambda a, b: b.realize(),
     "realize both": lambda a, b: a.realize(b),
     "read": lambda a, b: a.tolist(),
+    "kernelize": lambda a, b: a.kernelize(),
+    "kernelize both": lambda a, b: a.kernelize(b),
 }
 
 
 class Tape(NamedTuple):
-    """A program without writes or borders of kernels: expressions of tensors, many of them twice,
-    and what is added up in a loss; then what happens before it is differentiated.
+    """A program without writes: expressions of tensors, many of them twice, and what is added up in
+    a loss; then what happens before it is differentiated.
     """
 
     data: list[list[float]]
@@ -154,6 +156,11 @@ def test_random_twins_keep_their_gradients() -> None:
 def test_many_random_twins_keep_their_gradients() -> None:
     for seed in range(1000, 1150):
         check(seed)
+
+
+@pytest.mark.parametrize("seed", [406, 711, 1216, 1352])
+def test_twins_that_are_kernelized_apart_keep_their_gradients(seed: int) -> None:
+    check(seed)
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -285,7 +285,7 @@ def gradients(
     order = [n for n in below if n.shape_or_none is not None or n.op is CUSTOM]
     useful: set[UOp] = set()
     for node in order:
-        is_passed = node in passing or bool(made_of(node))
+        is_passed = node in passing or (node not in ends and bool(made_of(node)))
         if node in wanted or (is_passed and not useful.isdisjoint(sources_of(node))):
             useful.add(node)
     found, shown = {root: seed}, {seed}
@@ -294,7 +294,7 @@ def gradients(
             continue
         if node in wanted:
             shown.add(found[node])
-        if made := made_of(node):
+        if node not in ends and (made := made_of(node)):
             parts: Iterable[tuple[UOp, UOp | None]] = [
                 (made.node, graph.reshape(found[node], made.node.shape))
             ]

@@ -302,7 +302,8 @@ def parts_in(
     def before(node: UOp) -> list[UOp]:
         base = base_of(node)
         found = versions_at[homes_of(base)] if base.op in WRITTEN else ()
-        return [n for n in found if n is not base]
+        present = base, done.get(base), source_of(base)
+        return [n for n in found if n not in present]
 
     return equal, before
 

@@ -124,8 +124,8 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Collection[int] = frozen
     """
     changed = {old: new for old, new in replacements.items() if old is not new}
     storages = waiting_storages() if changed else []
-    renewed = [storage_at(old) for old in changed if old.op is Op.BUFFER]
-    storages += [s for s in renewed if s is not None and s not in storages]  # that replays wrote to
+    written = [s for n in changed if n.op is Op.BUFFER and (s := storage_at(n))]  # by replays
+    storages += [s for s in written if s not in storages]
     if change_sets:
         shown = [(s, list(s.views)) for s in storages]  # before a capture is asked what it has made
         elsewhere = tensors_elsewhere()
@@ -147,6 +147,8 @@ def replace_in(
     alone = {s: tensor for s in rest if (tensor := s.alone()) is not None}
     roots = before | {s: tensor.uop for s, tensor in alone.items()}
     found = kept_apart(replaced_in(roots, changed), roots, changed, owners)
+    for value in [v for old in changed for v in versions.known_as(old) if v.arg == graph.EQUAL]:
+        versions.move(value, value.substitute(changed))  # in graphs that know it by its memory
     is_known = versions.values
     viewed = [t for s in found if is_known for t in s.tensors() if home_of_value(base_of(t.uop))]
     shown = []
