@@ -17,17 +17,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
 
-def order_for_liveness(
-    launches: Sequence[Launch], memory: Sequence[UOp], parameters: int, persistent: Collection[int]
-) -> list[Launch]:
-    """The launches in a dependency order that frees memory early.
-
-    `memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
-    temporary: it is dead when all launches are done.
-    """
-    return ListScheduler(launches, memory, parameters, persistent).run()
-
-
 class ListScheduler:
     """The state of one list scheduling: what is done, and remaining uses of temporary memory."""
 
@@ -38,6 +27,9 @@ class ListScheduler:
         parameters: int,
         persistent: Collection[int],
     ) -> None:
+        """`memory` is by number. Memory beyond the first `parameters` that is not `persistent` is
+        temporary: it is dead when all launches are done.
+        """
         self.launches = launches
         self.memory = memory
         self.users: dict[int, list[int]] = defaultdict(list)
@@ -51,7 +43,7 @@ class ListScheduler:
         self.done = [False] * len(launches)
 
     def run(self) -> list[Launch]:
-        """All launches in their new order.
+        """All launches in a dependency order that frees memory early.
 
         A queue, not a stack: what became ready first runs first, so that both values of a pair
         are freed before the next pair is allocated.

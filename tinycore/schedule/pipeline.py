@@ -28,7 +28,7 @@ from tinycore.schedule.memory_plan import plan_memory
 from tinycore.schedule.nests import NestMaker
 from tinycore.schedule.numbering import number_memory
 from tinycore.schedule.operand_layout import lay_out_operands
-from tinycore.schedule.order import order_for_liveness, overlap_copies
+from tinycore.schedule.order import ListScheduler, overlap_copies
 from tinycore.schedule.partial_writes import place_partial_writes
 from tinycore.schedule.retention import Replacements, RetentionPolicy
 from tinycore.schedule.shard import ShardedGraph
@@ -112,8 +112,8 @@ def save_hazards(state: State) -> State:
 def order(state: State) -> State:
     """Kernels that free more memory than they allocate run as early as they may."""
     count = len(state.parameters)
-    ordered = order_for_liveness(state.launches, state.memory, count, state.persistent)
-    return replace(state, launches=tuple(ordered))
+    scheduler = ListScheduler(state.launches, state.memory, count, state.persistent)
+    return replace(state, launches=tuple(scheduler.run()))
 
 
 def fuse(state: State) -> State:

@@ -18,11 +18,13 @@ from tinycore.render.base import pointer_of
 from tinycore.schedule.access import Launch, row_size
 from tinycore.schedule.candidates import Memory
 from tinycore.schedule.dependence import KernelGroup
+from tinycore.schedule.explain import value
 from tinycore.schedule.inlining import Joined
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.nests import in_loops
 from tinycore.schedule.partial_writes import store
 from tinycore.schedule.ranges import ZERO, Place, RegionReader, flatten
+from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rebuilt, rewrite
@@ -30,6 +32,8 @@ from tinycore.uop.symbolic import simplify
 
 COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY})
 """Ops that cost more to compute twice than to store in a near cache and load."""
+
+trace = Trace("schedule")
 
 
 class Strips(Joined):
@@ -71,6 +75,8 @@ class Strips(Joined):
                 if count[node] > 1 and node not in self.shared:
                     nests.append(self.nest(KernelGroup([node], {})))
                     self.shared[node] = self.maker.groups.output_memory(node)
+                    told = f"{value(node)} is in shared loops: dear, and several nests compute it"
+                    trace(f"{'row fusion':<16} {told}")
             nests.append(self.nest(member))
         stored = [self.memory.numbers.get(memory, -1) for memory in self.after]
         return self.launch(self.with_locals(in_loops(UOp.group(*nests), self.loops)), stored)

@@ -8,7 +8,7 @@ import pytest
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.access import Launch
-from tinycore.schedule.order import order_for_liveness, overlap_copies
+from tinycore.schedule.order import ListScheduler, overlap_copies
 from tinycore.uop.node import UOp, unique
 from tinycore.uop.op import Op
 
@@ -34,7 +34,7 @@ def step(writes: int, *reads: int) -> Launch:
 
 def order(steps: list[Launch], sizes: list[int], parameters: int, *lasting: int) -> list[int]:
     """Order of steps, by what they write."""
-    found = order_for_liveness(steps, [memory(size) for size in sizes], parameters, lasting)
+    found = ListScheduler(steps, [memory(size) for size in sizes], parameters, lasting).run()
     assert sorted(s.places for s in found) == sorted(s.places for s in steps)
     return [s.places[0] for s in found]
 
@@ -90,9 +90,9 @@ def test_every_step_follows_what_it_depends_on(seed: int) -> None:
         reads = rng.sample(range(made), min(made, rng.randint(1, 3)))
         target = rng.randrange(parameters) if rng.random() < 0.2 else made
         steps.append(step(target, *(r for r in reads if r != target)))
-    found = order_for_liveness(
+    found = ListScheduler(
         steps, [memory(size) for size in sizes], parameters, {parameters + count - 1}
-    )
+    ).run()
     position = {id(s): n for n, s in enumerate(found)}
 
     assert len(found) == len(steps)

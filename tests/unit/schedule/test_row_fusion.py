@@ -252,11 +252,15 @@ def test_gradients_go_through_strips(function: Callable[[Any], Any]) -> None:
     numpy.testing.assert_allclose(found.numpy(), theirs.grad.numpy(), rtol=1e-3, atol=1e-4)
 
 
-def test_what_is_asked_for_has_memory_when_it_is_scheduled_alone() -> None:
-    x = Tensor(numbers(64, 256)).realize()
-    (item,) = x.softmax(-1).schedule()
+def test_what_is_asked_for_has_memory_when_it_is_scheduled_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    x = Tensor(numbers(52, 264)).realize()
+    with Context(TRACE="schedule"):
+        (item,) = x.softmax(-1).schedule()
 
     assert len(item.bufs) == 2
+    assert "EXP float32 (52, 264) is in shared loops: dear" in capsys.readouterr().err
 
 
 def test_a_row_is_where_the_address_stays() -> None:
