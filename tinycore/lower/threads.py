@@ -24,6 +24,9 @@ CHUNKS_PER_THREAD: Final = 8
 another busy process takes 15 ms instead of 19, and alone no longer (Zen 4)."""
 CHUNKS_OF_FILLS: Final = 2
 """Pieces of work per thread if each piece fills an array again."""
+MOST_WANTED: Final = 4
+"""Multiple of the wanted pieces up to which equal ones are searched for: a loop may have billions
+of steps."""
 
 
 def share_among_threads(draft: Draft) -> None:
@@ -69,7 +72,8 @@ def share_steps(draft: Draft, axis: Number, wanted: int) -> None:
 
 def even_pieces(extent: int, wanted: int) -> int:
     """The least number of equal pieces of a loop that is at least `wanted`; else its steps."""
-    return next((n for n in range(wanted, extent) if extent % n == 0), extent)
+    counts = range(wanted, min(extent, MOST_WANTED * wanted))
+    return next((n for n in counts if extent % n == 0), extent)
 
 
 def share_varying(draft: Draft, outermost: UOp, wanted: int) -> bool:

@@ -83,17 +83,20 @@ class Emitter:
         for group in launch.groups:
             before = [n for g in dependences.predecessors(group) for n in g.outputs]
             yield from [self.built[n] for n in before if n in self.built]
-            for node in group.outputs:
-                old = [*dependences.overwritten(node)]
-                yield from [v for v in old if is_stored(v) and v.op is Op.ASSIGN]
-                # kernels of earlier calls that read what is overwritten
-                yield from [n for n in self.pending if not set(old).isdisjoint(n.src[1].src)]
+            for old in chain(*map(dependences.overwritten, group.outputs)):
+                if is_stored(old) and old.op is Op.ASSIGN:
+                    yield old
+                yield from self.readers.get(old, ())
 
     @cached_property
-    def pending(self) -> list[UOp]:
-        """The ASSIGNs of kernels of earlier calls that have not run."""
-        nodes = UOp.sink(*self.state.sharded.parts).toposort()
-        return [n for n in nodes if n.op is Op.ASSIGN and is_stored(n)]
+    def readers(self) -> dict[UOp, list[UOp]]:
+        """By what they read, the ASSIGNs of kernels of earlier calls that have not run."""
+        found: dict[UOp, list[UOp]] = {}
+        for node in UOp.sink(*self.state.sharded.parts).toposort():
+            if node.op is Op.ASSIGN and is_stored(node):
+                for source in node.src[1].src:
+                    found.setdefault(source, []).append(node)
+        return found
 
     def metadata(self, group: KernelGroup) -> tuple[str, ...]:
         """The operations a group computes, the last one first."""

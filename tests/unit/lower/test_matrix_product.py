@@ -18,6 +18,7 @@ from tinycore.lower.loops import counters
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.strategies.matrix_product import loops_outside
+from tinycore.lower.threads import even_pieces
 from tinycore.lower.tile import Bind, Plan, Split, apply_plan
 from tinycore.render import Limits
 from tinycore.uop.node import UOp
@@ -355,6 +356,11 @@ def test_lines_of_an_image_are_shared_among_threads_where_one_panel_has_all_chan
     (shared,) = [r for r in counters(apply_plan(ast, plan)) if r.arg.kind is AxisKind.PARALLEL]
 
     assert shared.extent == 4  # each packs the panel, so there are few of them
+
+
+def test_equal_pieces_are_searched_for_among_few_numbers() -> None:
+    assert [even_pieces(extent, 4) for extent in (3, 12, 14, 17, 22)] == [3, 4, 7, 17, 11]
+    assert even_pieces((1 << 61) - 1, 4) == (1 << 61) - 1  # a prime
 
 
 def test_weights_of_a_window_are_packed_by_transposing_squares() -> None:

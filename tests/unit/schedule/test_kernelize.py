@@ -289,3 +289,14 @@ def test_values_whose_uses_never_meet_are_decided_in_linear_time() -> None:
         return calls(Storage([a, b]).choose)
 
     assert decided(2400) < 5 * decided(600)
+
+
+def test_writes_look_for_what_waits_to_run_once() -> None:
+    def emitted(count: int) -> int:
+        """The calls that cut as many writes as there are kernels that wait to run."""
+        memory = [buffer(4) for _ in range(count)]
+        done = kernelize([m + m for m in memory])
+        writes = [assign(m, old * old) for m, old in zip(memory, done.values(), strict=True)]
+        return calls(lambda: kernelize(writes))
+
+    assert emitted(320) < 8.5 * emitted(40)
