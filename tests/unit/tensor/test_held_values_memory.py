@@ -193,6 +193,7 @@ def test_a_write_frees_what_it_ends(target: str) -> None:
     x = numbers(32, 32)
     node = (x * 2).uop
     Tensor.from_uop(node).tolist()
+    gc.collect()  # else what another test left may be freed meanwhile
     before = GlobalCounters.mem_used
 
     x.assign(x + 1).realize()
