@@ -19,6 +19,7 @@ MODULES: Final = (
     "elementwise", "layout", "reduction", "products", "pooling", "normalization", "recurrent",
     "quantization", "resizing", "control", "sequences", "indexing", "signals", "detection",
     "attention", "random", "losses", "training", "machine_learning", "microsoft",
+    "grouped_attention",
 )  # fmt: skip
 """The files in `ops/`, which register what they have when they are imported."""
 
