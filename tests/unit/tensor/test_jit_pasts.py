@@ -123,6 +123,23 @@ def test_no_capture_differentiates_through_what_its_replays_find_computed_otherw
     assert refused == 4  # all but the first call, which runs as it is
 
 
+@pytest.mark.parametrize("asks", [None, False])
+def test_memory_is_not_computed_from_its_former_content(asks: bool | None) -> None:
+    found = []
+    for wrap in (lambda step: step, TinyJit):
+        weight, x = host(1, 1, asks=asks), host(1, 2)
+
+        def step(y: Tensor, weight: Tensor = weight, x: Tensor = x) -> Tensor:
+            loss = ((weight * x - y) * (weight * x - y)).sum()
+            weight.assign(weight - 0.1 * loss.gradient(weight)[0])
+            return loss
+
+        call = wrap(step)
+        found.append([call(host(number, 1)).item() for number in range(5)])
+
+    assert found[0] == pytest.approx(found[1])
+
+
 def test_memory_that_knew_its_graph_forgets_it_when_a_replay_writes_to_it() -> None:
     state, source = host(1, 1), host(2, 3)
     step: TinyJit[[Tensor], Any] = TinyJit(lambda x: (state.assign(x * 3), None)[1])

@@ -117,8 +117,9 @@ def present(homes: Homes) -> list[UOp]:
 def ended_at(memory: UOp) -> Homes:
     """The memory that a realized one was computed from, where gradients end."""
     known: Known = getattr(memory, "_past", NOTHING_KNOWN)
-    made = known.made
-    return known.ended if made is None or made_of(memory) else ended_below(made.sources)
+    if (made := known.made) is None or made_of(memory):
+        return known.ended
+    return ended_below(made.sources) - {weakref.ref(known.home)}  # but not its former content
 
 
 def ended_below(memory: Iterable[UOp]) -> Homes:
