@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Thread
 
 import numpy
 import pytest
 
 from tinycore.errors import AliasError
 from tinycore.tensor import Tensor
+from tinycore.tensor.storage import storage, views
+from tinycore.uop.node import UOp
 
 
 def test_equal_computations_realized_together_stay_apart() -> None:
@@ -578,3 +581,25 @@ def test_a_copy_that_a_view_wrote_to_is_shared_still_after_its_old_content_was_r
     shown[0:2, 1:3] = 0
     shown += 1
     assert x.tolist() == numbers.tolist()
+
+
+def test_a_view_that_is_made_while_another_thread_writes_shows_the_same_elements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
+    found = views.movement_above
+
+    def write_meanwhile(node: UOp, base: UOp) -> list[UOp] | None:
+        steps = found(node, base)
+        monkeypatch.undo()
+        thread = Thread(target=x.assign, args=(Tensor([5.0, 6.0, 7.0, 8.0]),))
+        thread.start()
+        thread.join()
+        return steps
+
+    monkeypatch.setattr(storage, "movement_above", write_meanwhile)
+    view = x[1:3]
+
+    assert view.tolist() == [6, 7]
+    x.assign(x * 2)
+    assert view.tolist() == [12, 14]

@@ -136,10 +136,10 @@ class View:
 
     __slots__ = ("_path", "last", "owned", "storage")
 
-    def __init__(self, storage: Storage, node: UOp, steps: list[UOp]) -> None:
+    def __init__(self, storage: Storage, whole: UOp, node: UOp, steps: list[UOp]) -> None:
         self.storage = storage
         self._path: list[graph.Movement] | None = None
-        self.last: tuple[UOp, UOp] | None = storage.value, node
+        self.last: tuple[UOp, UOp] | None = whole, node  # which another thread may end by now
         storage.is_viewed = True
         self.owned = [graph.identity(n.arg) for n in reversed(steps) if n.op is OWN]
         """The identities by which ended gradients know tensors; they live as long as it."""
@@ -222,7 +222,7 @@ def view_in(storage: Storage, node: UOp) -> Storage | View | None:
     if node is value:
         return storage
     steps = movement_above(node, value)
-    return None if steps is None else View(storage, node, steps)
+    return None if steps is None else View(storage, value, node, steps)
 
 
 def view_of(node: UOp) -> Storage | View:
