@@ -96,12 +96,12 @@ class Launched:
 
 
 class Reads:
-    """Sources of a value: BUFFERs, by id, and the sources of other values before."""
+    """Sources of a value: BUFFERs, by numbers (an id is reused), and those of values before."""
 
     __slots__ = ("before", "buffers")
 
     def __init__(self, buffers: Iterable[UOp], *before: Reads) -> None:
-        self.buffers = frozenset(map(id, buffers))
+        self.buffers = frozenset(buffer.src[1].arg for buffer in buffers)
         self.before = before
 
     def has(self, written: frozenset[int], known: dict[Reads, bool]) -> bool:

@@ -10,7 +10,10 @@ import pytest
 
 from tinycore import Tensor, TinyJit, nn
 from tinycore.errors import GradientError
+from tinycore.tensor.autograd import history
 from tinycore.tensor.autograd.gradient_sources import ended_at
+from tinycore.tensor.autograd.past import Made, known_of
+from tinycore.uop.node import Reads, made_anew
 
 Step = Callable[..., Any]
 
@@ -174,6 +177,17 @@ def test_what_an_average_was_computed_from_does_not_add_up() -> None:
         step(host(number, 1))
 
     assert len(ended_at(average.uop)) < 200
+
+
+def test_new_memory_is_not_taken_for_what_was_freed_in_its_place() -> None:
+    memory, freed = host(1, 2).uop, made_anew(host(1, 2).uop)
+    known_of(memory).made = Made(memory, (), {}, Reads([freed]), 1, frozenset())
+    history.kept.add(memory)
+    place = id(freed)
+    del freed
+    new = next(node for _ in range(1000) if id(node := made_anew(memory)) == place)
+
+    assert history.renewed([new]) == {}
 
 
 # --- random programs

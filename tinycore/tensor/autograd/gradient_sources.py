@@ -47,14 +47,14 @@ def reached(root: UOp) -> list[UOp]:
         else:
             continue
         new = [n for n in below if n not in found]
-        found.update(dict.fromkeys(new))
+        found |= dict.fromkeys(new)
         stack += new
     return list(found)
 
 
 MARKED: Final = frozenset({Op.ASSIGN, Op.DETACH, Op.MULTI})
 """Ops of nodes at which gradients may end, or go on below memory."""
-ENDS: Final = frozenset({Op.BUFFER, Op.UNIQUE})
+ENDS: Final = versions.HOMED
 """Ops of memory, and of identities of tensors with nodes of their own."""
 
 
@@ -134,8 +134,8 @@ def ended_below(memory: Iterable[UOp]) -> Homes:
     seen = {*stack}
     while stack:
         if made := kept_of(node := stack.pop()):
-            new = [n for n in made.sources if n not in seen]
-            seen.update(new)
+            new = {*made.sources} - seen
+            seen |= new
             stack += new
         elif ended := ended_at(node):
             most = max(most, len(ended))

@@ -45,7 +45,7 @@ from tinycore.tensor.autograd.past import (
 from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of
-from tinycore.uop.node import UOp, is_gradient_leaf, likely_above, ordered
+from tinycore.uop.node import Reads, UOp, is_gradient_leaf, likely_above, ordered
 from tinycore.uop.op import Op
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
     """
     with lock:
         graphs = [(m, made) for m in list(kept) if (made := kept_of(m))]
-        read = {id(buffer) for memory, _ in graphs for buffer in buffers_below(memory)}
+        read = Reads(chain(*[buffers_below(memory) for memory, _ in graphs])).buffers
         known = {made.reads for _, made in graphs}
         stack = [*known]
         while stack:
@@ -148,7 +148,7 @@ def renewed(written: Iterable[UOp]) -> dict[UOp, UOp]:
             read |= reads.buffers
             stack += (more := {*reads.before} - known)
             known |= more
-        new = versions.renewed([memory for memory in written if id(memory) in read])
+        new = versions.renewed([node for node in written if node.src[1].arg in read])
         for memory, made in graphs:
             if not new.keys().isdisjoint(buffers_below(memory)):
                 end_at(memory.substitute(new), ended_below(made.sources))
@@ -203,7 +203,7 @@ class Ends:
             marks = [n for n in below if base_of(n) is not base]
             found = ended_below(ends + [n for n in marks if n.op is Op.DETACH or n in told])
             written = [n for n in marks if n.op is Op.ASSIGN or made_of(n)]
-            found |= versions.references(chain.from_iterable(map(buffers_below, written)))
+            found |= versions.references(chain(*map(buffers_below, written)))
         equal = [base] if home_of_value(base) else []
         if (value := base_of_view(node)).arg == graph.EQUAL:
             equal = buffers_below(value.src[0])
@@ -227,7 +227,7 @@ class Ends:
         others = {n for n in self.told if n.op not in MARKED} - {node, base_of(node)}
         if others and (roots := likely_above(roots, others)):  # few runs have any
             known = reached_from([*roots, *others])
-            found = found.union(*[known[root] for root in roots])
+            found = found.union(*map(known.__getitem__, roots))
         return found
 
 
@@ -350,7 +350,7 @@ def check_ended(
         if not is_gradient_leaf(node)
         for memory in sources_at(node)
     }
-    asked = wanted([*origins, *chain.from_iterable(origins.values())])
+    asked = wanted([*chain(origins, *origins.values())])
     homes = {known_of(node).home for node in asked}
     for node, ended in origins.items():
         if not homes.isdisjoint([known_of(n).home for n in ended]):

@@ -92,7 +92,7 @@ def end(written: Iterable[UOp]) -> None:
     """End all values that depend on BUFFERs which were, or are about to be, written to."""
     with ending:
         Changes.count += 1
-        numbers, known = frozenset(map(id, written)), dict[Reads, bool]()
+        numbers, known = Reads(written).buffers, dict[Reads, bool]()
         for node, held in holders():
             if held.depends.has(numbers, known):
                 graph.set_memory(node, None)
