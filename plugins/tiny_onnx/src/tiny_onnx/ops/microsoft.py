@@ -7,7 +7,7 @@ import math
 import numpy
 
 from tiny_onnx.call import Call
-from tiny_onnx.ops.attention import heads_apart, heads_for, heads_together, joined, turned
+from tiny_onnx.ops.attention import heads_apart, heads_together, joined, turned
 from tiny_onnx.ops.elementwise import UNARY, gelu_of
 from tiny_onnx.ops.products import convolved, groups, shape_of_windows
 from tiny_onnx.ops.quantization import dequantize, dequantized, quantize, requantized
@@ -22,13 +22,15 @@ operator("DequantizeLinear", domain=MICROSOFT)(dequantize)
 operator("QuantizeLinear", domain=MICROSOFT)(quantize)
 
 
-@operator("FusedMatMul", domain=MICROSOFT)
+@operator("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(call: Call) -> Data:
-    """alpha * A @ B with the last two axes of either perhaps transposed."""
-    first, second = call.tensor(0), call.tensor(1)
-    first = first.transpose(-2, -1) if call.get("transA", 0) else first
-    second = second.transpose(-2, -1) if call.get("transB", 0) else second
-    return first.matmul(second) * call.real("alpha", 1.0)
+    """alpha * A @ B, of either the last axes perhaps transposed, or the first moved before them."""
+    factors = []
+    for index, letter in enumerate("AB"):
+        x = call.tensor(index)
+        x = x.movedim(0, -2) if call.get(f"transBatch{letter}", 0) else x
+        factors.append(x.transpose(-2, -1) if call.get(f"trans{letter}", 0) else x)
+    return factors[0].matmul(factors[1]) * call.real("alpha", 1.0)
 
 
 @operator("FusedGemm", domain=MICROSOFT)
@@ -157,11 +159,15 @@ def rotary(call: Call) -> Data:
 
 
 def attended(call: Call, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    """softmax(q @ k.T * scale + bias) @ v, with heads of keys shared by groups of queries."""
+    """softmax(q @ k.T * scale + bias) @ v, each row perhaps of the keys up to it alone."""
     scale = call.real("scale", 0.0) or 1 / math.sqrt(int(q.shape[-1]))
-    k, v = (heads_for(q, each) for each in (k, v))
     scores = q.matmul(k.transpose(-2, -1)) * scale
-    return (scores if bias is None else scores + bias).softmax(-1).matmul(v)
+    scores = scores if bias is None else scores + bias
+    if call.get("unidirectional", 0):
+        rows, columns = (int(side) for side in scores.shape[2:])
+        earlier = numpy.arange(columns)[None] <= numpy.arange(rows)[:, None] + columns - rows
+        scores = scores + hidden(Tensor(earlier, device=q.device), q.dtype)
+    return scores.softmax(-1).cast(v.dtype).matmul(v)
 
 
 def hidden(is_seen: Tensor, dtype: object) -> Tensor:
@@ -169,37 +175,45 @@ def hidden(is_seen: Tensor, dtype: object) -> Tensor:
     return is_seen.where(0.0, -1e4 if dtype == dtypes.float16 else -1e30)
 
 
+def added(call: Call, mask_at: int, bias_at: int, batch: int, columns: int) -> Tensor | None:
+    """The bias of scores, and what the mask adds where it hides a key.
+
+    A mask of one axis has the ends of the sequences, and behind these perhaps their begins.
+    """
+    bias = call.optional(bias_at)
+    if not call.has(mask_at):
+        return bias
+    mask = call.tensor(mask_at)
+    if mask.ndim > 3:
+        raise call.unsupported("masks of four axes.")
+    if mask.ndim == 1:
+        steps = Tensor.arange(columns, device=mask.device)
+        seen = steps < mask[:batch].reshape(-1, 1)
+        if int(mask.shape[0]) == 2 * batch:
+            seen = seen & (steps >= mask[batch:].reshape(-1, 1))
+    else:
+        seen = mask != 0
+    seen = seen.reshape(int(seen.shape[0]), 1, -1 if seen.ndim == 3 else 1, columns)
+    masked = seen.where(0.0, call.real("mask_filter_value", -10000.0))
+    return masked if bias is None else bias + masked
+
+
 @operator("Attention", domain=MICROSOFT)
 def attention(call: Call) -> tuple[Data, ...]:
     """Self-attention with the projection to queries, keys and values in front (BERT, GPT-2)."""
+    if call.get("do_rotary", 0) or call.get("past_present_share_buffer", 0):
+        raise call.unsupported("rotary positions, and caches that are shared.")
     x = call.tensor(0)
     heads = int(call.get("num_heads"))
     projected = x.matmul(call.tensor(1))
     projected = projected + call.tensor(2) if call.has(2) else projected
     sizes = call.get("qkv_hidden_sizes", None) or [int(projected.shape[-1]) // 3] * 3
-    first, second = sizes[0], sizes[0] + sizes[1]
-    q, k, v = (
-        heads_apart(projected[..., begin:end], heads)
-        for begin, end in ((0, first), (first, second), (second, sum(sizes)))
-    )
+    q, k, v = (heads_apart(each, heads) for each in projected.split([*sizes], -1))
     past = call.optional(4)
     if past is not None:
         k, v = joined(past[0], k), joined(past[1], v)
-    rows, columns = int(q.shape[2]), int(k.shape[2])
-    bias = call.optional(5)
-    if call.has(3):
-        mask = call.tensor(3)
-        if mask.ndim == 1:
-            steps = Tensor.arange(columns, device=x.device)
-            mask = steps.reshape(1, -1) < mask[: int(x.shape[0])].reshape(-1, 1)
-        seen = (mask != 0).reshape(int(mask.shape[0]), 1, -1 if mask.ndim == 3 else 1, columns)
-        added = hidden(seen, x.dtype)
-        bias = added if bias is None else bias + added
-    if call.get("unidirectional", 0):
-        later = numpy.arange(columns)[None] <= numpy.arange(rows)[:, None] + columns - rows
-        added = hidden(Tensor(later, device=x.device), x.dtype)
-        bias = added if bias is None else bias + added
-    return heads_together(attended(call, q, k, v, bias)), Tensor.stack(k, v)
+    y = attended(call, q, k, v, added(call, 3, 5, int(x.shape[0]), int(k.shape[2])))
+    return heads_together(y), Tensor.stack(k, v) if call.wants(1) else None
 
 
 @operator("MultiHeadAttention", domain=MICROSOFT)
@@ -207,53 +221,55 @@ def multi_head_attention(call: Call) -> tuple[Data, ...]:
     """Attention over queries, keys and values that are projected already."""
     heads = int(call.get("num_heads"))
     q = call.tensor(0)
-    if not call.has(1) or q.ndim == 5:
+    if not call.has(2):
         raise call.unsupported("packed queries, keys and values.")
+    if call.has(8) or call.has(9) or call.wants(3):
+        raise call.unsupported("caches that are shared or of beams, and scores as an output.")
     k, v = call.tensor(1), call.tensor(2)
     if call.has(3):
         bias = call.tensor(3)
         width = int(q.shape[-1])
-        q, k, v = q + bias[:width], k + bias[width : 2 * width], v + bias[2 * width :]
+        q = q + bias[:width]
+        if k.ndim == 3:
+            k, v = k + bias[width : 2 * width], v + bias[2 * width :]
     q = heads_apart(q, heads)
     k, v = (each if each.ndim == 4 else heads_apart(each, heads) for each in (k, v))
     k, v = joined(call.optional(6), k), joined(call.optional(7), v)
-    added = call.optional(5)
-    if call.has(4):
-        mask = call.tensor(4)
-        seen = (mask != 0).reshape(
-            int(mask.shape[0]), 1, 1 if mask.ndim == 2 else -1, int(k.shape[2])
-        )
-        extra = hidden(seen, q.dtype)
-        added = extra if added is None else added + extra
-    return heads_together(attended(call, q, k, v, added)), k, v
+    bias_of_scores = added(call, 4, 5, int(q.shape[0]), int(k.shape[2]))
+    return heads_together(attended(call, q, k, v, bias_of_scores)), k, v
 
 
 @operator("MatMulNBits", domain=MICROSOFT)
 def matmul_bits(call: Call) -> Data:
-    """x @ w.T for weights of 4 or 8 bits in blocks, each with a scale and perhaps a zero."""
-    x, packed, scales = call.tensor(0), call.tensor(1), call.tensor(2)
+    """x @ w.T for weights of 2, 4 or 8 bits in blocks, each with a scale and perhaps a zero."""
+    x, packed = call.tensor(0), call.tensor(1)
     rows, depth = int(call.get("N")), int(call.get("K"))
     bits, block = int(call.get("bits", 4)), int(call.get("block_size"))
-    if bits not in (4, 8):
+    if bits not in (2, 4, 8):
         raise call.unsupported(f"weights of {bits} bits.")
+    if call.has(4) and bits != 4:
+        raise call.unsupported("blocks of columns by an index, but for weights of 4 bits.")
     blocks = -(-depth // block)
-    values = nibbles(packed) if bits == 4 else packed
-    values = values.reshape(rows, blocks, block).cast(x.dtype)
-    zero: Tensor | float = float(2 ** (bits - 1))
-    if call.has(3):
-        zeros = call.tensor(3)
-        if zeros.dtype == dtypes.uint8:
-            zeros = (nibbles(zeros) if bits == 4 else zeros).reshape(rows, -1)[:, :blocks]
-        zero = zeros.reshape(rows, blocks, 1).cast(x.dtype)
-    weight = (values - zero) * scales.reshape(rows, blocks, 1)
+    values = unpacked(packed, bits).reshape(rows, blocks, block).cast(x.dtype)
+    scales = call.tensor(2).reshape(rows, blocks, 1)
+    zeros = call.optional(3)
+    if zeros is None:
+        zeros = call.constant(2 ** (bits - 1), x.dtype, (rows, blocks, 1))
+    elif zeros.dtype == dtypes.uint8:
+        zeros = unpacked(zeros.reshape(rows, -1), bits)[:, :blocks]
+    zeros = zeros.reshape(rows, blocks, 1).cast(x.dtype)
+    if call.has(4):  # the block of each column
+        values, block_of = values.reshape(rows, -1)[:, :depth], call.tensor(4)
+        scales, zeros = (each[..., 0].index_select(1, block_of) for each in (scales, zeros))
+    weight = (values - zeros) * scales
     result = x.matmul(weight.reshape(rows, -1)[:, :depth].transpose())
     return result + call.tensor(5) if call.has(5) else result
 
 
-def nibbles(packed: Tensor) -> Tensor:
-    """Two numbers of 4 bits from each byte, the lower first, along the last axis."""
-    both = Tensor.stack(packed & 15, packed >> 4, dim=-1)
-    return both.reshape(*packed.shape[:-1], int(packed.shape[-1]) * 2)
+def unpacked(packed: Tensor, bits: int) -> Tensor:
+    """Numbers of 2, 4 or 8 bits from bytes, the lowest bits first, along the last axis."""
+    parts = [(packed >> shift) & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    return Tensor.stack(*parts, dim=-1).flatten(-2)
 
 
 @operator("QLinearAdd", domain=MICROSOFT)
