@@ -1,4 +1,4 @@
-"""Operators of com.microsoft in floats, beside onnxruntime's on random numbers."""
+"""Operators of com.microsoft whose results are floats, beside onnxruntime's on random numbers."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ EACH = [[[1, 0, 0], [1, 1, 0], [1, 1, 1]], [[1, 0, 1], [0, 1, 1], [1, 1, 1]]]
 BERT: dict[str, tuple[Any, ...]] = {"x": (2, 3, 8), "w": (8, 24), "b": (24,)}
 SPLIT: dict[str, tuple[Any, ...]] = {"q": (2, 3, 8), "k": (2, 3, 8), "v": (2, 3, 8)}
 FOUR = {"x": (2, 40), "w": b"\x06\x03\x08", "scale": (6, 3)}
+TABLE = {"d": b"\x07\x14", "i": [[1, -1], [3, 9]], "scale": (7, 3)}
+QUANTIZED: dict[str, Any] = {
+    "x": b"\x02\x03\x08", "w": b"\x08\x18", "b": (24,), "xs": (), "ws": (),
+}  # fmt: skip
 BITS = {"bits": 4, "block_size": 16, "N": 6, "K": 40}
 
 Case = tuple[str, dict[str, Any], dict[str, Any]]
@@ -109,6 +113,21 @@ CASES: dict[str, Case] = {
         "MatMulNBits",
         {**FOUR, "zero": (6, 3), "g": [2, 0, 1, 1] * 10}, BITS,
     ),
+    "table-2": ("GatherBlockQuantized", {**TABLE, "d": b"\x07\x0a"}, {"bits": 2, "block_size": 16}),
+    "table-4": (
+        "GatherBlockQuantized", {**TABLE, "zero": b"\x07\x02"}, {"bits": 4, "block_size": 16},
+    ),
+    "table-8": (
+        "GatherBlockQuantized", {**TABLE, "d": b"\x07\x28", "zero": b"\x07\x03"},
+        {"bits": 8, "block_size": 16},
+    ),
+    "quantized-ends": ("QAttention", {**QUANTIZED, "mask": ENDS, "xz": b"", "wz": b""}, {}),
+    "quantized-past": (
+        "QAttention",
+        {**QUANTIZED, "ws": (24,), "mask": [[0, 1, *row] for row in PADDED], "xz": None, "wz": b"",
+         "past": (2, 2, 2, 2, 4)},
+        {"unidirectional": 1},
+    ),
 }  # fmt: skip
 """Operators with inputs: shapes of random floats, int32 as lists, shapes of bytes as bytes."""
 
@@ -122,7 +141,8 @@ def test_a_result_is_that_of_onnxruntime(name: str) -> None:
         if isinstance(given, bytes):
             return draw.integers(0, 256, list(given), dtype="uint8")
         if isinstance(given, tuple):
-            return draw.standard_normal(given).astype("float32")
+            numbers = draw.standard_normal(given)
+            return numpy.asarray(numbers / 100 if op == "QAttention" else numbers, "float32")
         return None if given is None else numpy.array(given, "int32")
 
     arrays = {key: array(given) for key, given in inputs.items()}
@@ -136,6 +156,29 @@ def test_a_result_is_that_of_onnxruntime(name: str) -> None:
     for found, wanted in pairs:
         assert found.dtype == wanted.dtype
         numpy.testing.assert_allclose(found, wanted, rtol=1e-4, atol=bound)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.INT4, TensorProto.UINT4], ids=["signed", "unsigned"])
+def test_a_table_of_halves_of_bytes_is_gathered_as_by_onnxruntime(kind: int) -> None:
+    draw = numpy.random.default_rng(7)
+    low = -8 if kind == TensorProto.INT4 else 0
+    tensors = [
+        helper.make_tensor(name, kind, shape, draw.integers(low, low + 16, shape).reshape(-1))
+        for name, shape in (("d", (3, 7, 40)), ("zero", (3, 7, 3)))
+    ]
+    node = helper.make_node(
+        "GatherBlockQuantized", ["d", "i", "scale", "zero"], ["y"], domain="com.microsoft",
+        block_size=16, gather_axis=1, quantize_axis=2,
+    )  # fmt: skip
+    made = model(
+        [node], [value("i", [2], INT64)], [value("y", [3, 2, 40])],
+        {"scale": draw.standard_normal((3, 7, 3)).astype("float32")}, ir_version=10,
+    )  # fmt: skip
+    made.graph.initializer.extend(tensors)
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    given = {"i": numpy.array([5, -7])}
+    (wanted,), (found,) = of_runtime(made, given), of_runner(OnnxRunner(made), given)
+    numpy.testing.assert_allclose(found, wanted, rtol=1e-6)
 
 
 GROUPED: dict[str, dict[str, Any]] = {

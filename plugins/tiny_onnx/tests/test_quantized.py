@@ -12,7 +12,10 @@ from onnx import helper
 from tiny_onnx import OnnxRunner
 from tinycore import Tensor
 
-ARRAYS = {"Add": 2, "Mul": 2, "Sigmoid": 1, "LeakyRelu": 1, "GlobalAveragePool": 1, "Concat": 2}
+ARRAYS = {
+    "Add": 2, "Mul": 2, "Sigmoid": 1, "LeakyRelu": 1, "GlobalAveragePool": 1, "Concat": 2,
+    "Softmax": 1, "Where": 2,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["uint8", "int8"])
@@ -31,11 +34,14 @@ def test_a_result_is_quantized_as_by_onnxruntime(name: str, kind: str) -> None:
             parts += [numpy.array(scale, "float32"), draw.integers(0, 20, ()).astype(kind)]
         return parts
 
-    target = [numpy.array(0.2, "float32"), draw.integers(0, 20, ()).astype(kind)]
+    step = 0.004 if name == "Softmax" else 0.2
+    target = [numpy.array(step, "float32"), draw.integers(0, 20, ()).astype(kind)]
     arrays = numbers(ARRAYS[name])
     arrays = [*target, *arrays] if name == "Concat" else [*arrays, *target]
+    arrays = [draw.random((3, 4)) > 0.5, *arrays] if name == "Where" else arrays
     given = {f"x{place}": array for place, array in enumerate(arrays)}
     stated = {"Concat": {"axis": 0}, "GlobalAveragePool": {"channels_last": 0}}
+    stated["Softmax"] = {"axis": 0, "opset": 13}
     attributes: dict[str, Any] = {**stated.get(name, {})}
     node = helper.make_node(f"QLinear{name}", [*given], ["y"], domain="com.microsoft", **attributes)
     number = helper.np_dtype_to_tensor_dtype(numpy.dtype(kind))

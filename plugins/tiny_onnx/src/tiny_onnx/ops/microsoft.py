@@ -7,8 +7,11 @@ import math
 import numpy
 
 from tiny_onnx.call import Call
+from tiny_onnx.element_types import element_of
 from tiny_onnx.ops.attention import heads_apart, heads_together, joined, turned
 from tiny_onnx.ops.elementwise import UNARY, gelu_of
+from tiny_onnx.ops.indexing import gather_nd
+from tiny_onnx.ops.layout import trilu
 from tiny_onnx.ops.products import convolved, groups, shape_of_windows
 from tiny_onnx.ops.quantization import dequantize, dequantized, quantize, requantized
 from tiny_onnx.ops.recurrent import Activation
@@ -19,7 +22,9 @@ from tinycore import Tensor, dtypes
 MICROSOFT = "com.microsoft"
 
 operator("DequantizeLinear", domain=MICROSOFT)(dequantize)
+operator("GatherND", domain=MICROSOFT)(gather_nd)
 operator("QuantizeLinear", domain=MICROSOFT)(quantize)
+operator("Trilu", domain=MICROSOFT)(trilu)
 
 
 @operator("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
@@ -201,18 +206,36 @@ def added(call: Call, mask_at: int, bias_at: int, batch: int, columns: int) -> T
 @operator("Attention", domain=MICROSOFT)
 def attention(call: Call) -> tuple[Data, ...]:
     """Self-attention with the projection to queries, keys and values in front (BERT, GPT-2)."""
+    projected = call.tensor(0).matmul(call.tensor(1))
+    projected = projected + call.tensor(2) if call.has(2) else projected
+    return self_attended(call, projected, (3, 4, 5))
+
+
+@operator("QAttention", domain=MICROSOFT)
+def quantized_attention(call: Call) -> tuple[Data, ...]:
+    """Self-attention whose projection multiplies quantized matrices."""
+    x, weight = (
+        call.tensor(at).cast(dtypes.int32)
+        - (call.tensor(at + 6).cast(dtypes.int32) if call.has(at + 6) else 0)
+        for at in (0, 1)
+    )
+    scale = call.tensor(3) * call.tensor(4)
+    return self_attended(
+        call, x.matmul(weight).cast(scale.dtype) * scale + call.tensor(2), (5, 8, 9)
+    )
+
+
+def self_attended(call: Call, projected: Tensor, at: tuple[int, int, int]) -> tuple[Data, ...]:
+    """Attention of what is projected, with inputs for a mask, for a cache and for a bias."""
     if call.get("do_rotary", 0) or call.get("past_present_share_buffer", 0):
         raise call.unsupported("rotary positions, and caches that are shared.")
-    x = call.tensor(0)
     heads = int(call.get("num_heads"))
-    projected = x.matmul(call.tensor(1))
-    projected = projected + call.tensor(2) if call.has(2) else projected
     sizes = call.get("qkv_hidden_sizes", None) or [int(projected.shape[-1]) // 3] * 3
     q, k, v = (heads_apart(each, heads) for each in projected.split([*sizes], -1))
-    past = call.optional(4)
+    past = call.optional(at[1])
     if past is not None:
         k, v = joined(past[0], k), joined(past[1], v)
-    y = attended(call, q, k, v, added(call, 3, 5, int(x.shape[0]), int(k.shape[2])))
+    y = attended(call, q, k, v, added(call, at[0], at[2], int(q.shape[0]), int(k.shape[2])))
     return heads_together(y), Tensor.stack(k, v) if call.wants(1) else None
 
 
@@ -272,6 +295,35 @@ def unpacked(packed: Tensor, bits: int) -> Tensor:
     return Tensor.stack(*parts, dim=-1).flatten(-2)
 
 
+@operator("GatherBlockQuantized", domain=MICROSOFT)
+def gather_blocks(call: Call) -> Data:
+    """Rows of a table of small integers in blocks, each with a scale and perhaps a zero."""
+    table, index, scales = call.tensor(0), call.tensor(1), call.tensor(2)
+    bits, block = int(call.get("bits", 4)), int(call.get("block_size", 128))
+    axis, along = call.axis("gather_axis", table.ndim, 0), call.axis("quantize_axis", table.ndim, 1)
+    if table.is_floating_point() or axis == along:
+        raise call.unsupported("tables of floats, and blocks along the axis of the places.")
+    data = call.data(0)
+    is_packed = table.dtype == dtypes.uint8 and (
+        not isinstance(data, numpy.ndarray) or element_of(data).name == "uint8"
+    )
+
+    def rows(x: Tensor) -> Tensor:
+        places = (index < 0).where(index + int(x.shape[axis]), index)
+        taken = x.index_select(axis, places.reshape(-1))
+        return unpacked(taken, bits) if is_packed and x.dtype == dtypes.uint8 else taken
+
+    def spread(x: Tensor) -> Tensor:
+        return x.repeat_interleave(block, along).narrow(along, 0, int(values.shape[along]))
+
+    values, scale = rows(table), rows(scales)
+    zero: Tensor | int = 2 ** (bits - 1) if is_packed else 0
+    if call.has(3):
+        zero = spread(rows(call.tensor(3)).cast(dtypes.int32))
+    result = (values.cast(dtypes.int32) - zero).cast(scale.dtype) * spread(scale)
+    return result.reshape(*result.shape[:axis], *index.shape, *result.shape[axis + 1 :])
+
+
 @operator("QLinearAdd", domain=MICROSOFT)
 def quantized_sum(call: Call) -> Data:
     """The sum of two quantized tensors, quantized."""
@@ -298,6 +350,25 @@ def quantized_global_average(call: Call) -> Data:
     x = dequantized(call, 0)
     axes = tuple(range(1, x.ndim - 1)) if call.get("channels_last", 0) else tuple(range(2, x.ndim))
     return requantized(call, x.mean(axes, keepdim=True) / call.tensor(3), 3)
+
+
+@operator("QLinearSoftmax", domain=MICROSOFT)
+def quantized_softmax(call: Call) -> Data:
+    """The softmax of a quantized tensor, quantized; before version 13 of all axes from one on."""
+    x = dequantized(call, 0)
+    axis = call.axis("axis", x.ndim, -1)
+    if int(call.get("opset")) < 13:
+        y = x.flatten(axis).softmax(-1).reshape(*x.shape)
+    else:
+        y = x.softmax(axis)
+    return requantized(call, y / call.tensor(3), 3)
+
+
+@operator("QLinearWhere", domain=MICROSOFT)
+def quantized_where(call: Call) -> Data:
+    """Elements of one quantized tensor or another, quantized alike."""
+    y = call.tensor(0).where(dequantized(call, 1), dequantized(call, 4))
+    return requantized(call, y / call.tensor(7), 7)
 
 
 @operator("QLinearConcat", domain=MICROSOFT)
