@@ -396,10 +396,11 @@ def _download(url: str, target: Path, gunzip: bool, sha256: str | None, most: in
 
     descriptor, temporary = tempfile.mkstemp(prefix=".writing-", dir=target.parent)
     try:
-        request = urllib.request.Request(url, headers={"User-Agent": "tinycore"})
         with (
             os.fdopen(descriptor, "wb") as file,
-            urllib.request.urlopen(request, timeout=60) as answer,
+            urllib.request.urlopen(
+                urllib.request.Request(url, headers={"User-Agent": "tinycore"}), timeout=60
+            ) as answer,
             _shown(answer, url) as shown,
         ):
             packed: Any = _Bounded(shown, url, most)

@@ -265,10 +265,15 @@ def test_fetch_leaves_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("url", ["example.org/data", "data.npz", "", "http://[::1/data"])
 def test_fetch_says_what_is_no_url(url: str, tmp_path: Path) -> None:
+    lowest = os.dup(0)  # no file may stay open
+    os.close(lowest)
     with Context(CACHE_DIR=tmp_path), pytest.raises(ArgumentError, match=r"fetch: '.*' is no URL"):
         fetch(url)
 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    now = os.dup(0)
+    os.close(now)
+    assert now == lowest
 
 
 @pytest.mark.parametrize(
