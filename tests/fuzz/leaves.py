@@ -539,19 +539,63 @@ def capturing(writer: Writer) -> None:
     writer.used.update(writer.names)
 
 
+def written(writer: Writer) -> None:
+    """Memory with a write that waits, most often of a value that asks for a gradient."""
+    for _ in range(3):
+        fresh(writer)
+    for name in ("x1", "x2"):
+        if writer.draw.chance(0.7) and writer.say(f"ask({name})"):
+            writer.asked.append(name)
+    writer.say(writer.draw.pick(IN_PLACE).format(a="x0", b=writer.draw.pick(("x1", "x2"))))
+    writer.used.update(writer.names)
+    for _ in range(2):
+        reshaped(writer)
+
+
+def reshaped(writer: Writer) -> None:
+    """A view of all of a tensor asks for a gradient, most often in another shape."""
+    a = writer.any()
+    form = writer.draw.pick(("{a}.reshape(-1)", "{a}.reshape(2, 2)", "{a}[:]"))
+    if writer.scope[a].numel() == 4 and (name := writer.make(f"ask({form.format(a=a)})", a)):
+        writer.asked.append(name)
+
+
+def seen(writer: Writer) -> None:
+    """A captured function reads a tensor, whatever it is; nothing uses the result."""
+    a = writer.any()
+    b = writer.like(a)
+    name = f"f{len(writer.captured)}"
+    form = writer.draw.pick(("lambda a: done(a * {a} + 1)", "lambda a: done(a * {a} * {b})"))
+    if writer.say(f"{name} = capture({form.format(a=a, b=b)})"):
+        writer.captured.append(name)
+        shape = ", ".join(map(str, writer.scope[a].shape))
+        for _ in range(writer.draw.between(1, 3)):
+            numbers = writer.numbers(int(writer.scope[a].numel()))
+            writer.say(f"{name}(real({numbers}).reshape({shape}))")
+        writer.used.update(writer.names)
+
+
 STEPS: Final = (
     (fresh, 1.0), (computed, 5.0), (viewed, 4.0), (asking, 3.0), (copying, 0.7), (writing, 3.0),
     (computing, 2.0), (differentiating, 3.0), (forgetting, 0.7), (training, 1.5), (capturing, 0.7),
 )  # fmt: skip
+STEPS_OF_VIEWS: Final = (
+    (reshaped, 5.0), (viewed, 1.0), (computed, 5.0), (seen, 1.5), (computing, 0.5),
+    (differentiating, 0.5), (writing, 0.3),
+)  # fmt: skip
 
 
 def program_of(seed: int) -> Program:
-    """The program of a seed."""
+    """The program of a seed; one in eight is about views of memory that a write waits for."""
     writer = Writer(seed)
-    for _ in range(2):
-        fresh(writer)
+    of_views = seed % 8 == 7
+    if of_views:
+        written(writer)
+    else:
+        for _ in range(2):
+            fresh(writer)
     for _ in range(writer.draw.between(5, 30)):
-        writer.draw.weighted(STEPS)(writer)
+        writer.draw.weighted(STEPS_OF_VIEWS if of_views else STEPS)(writer)
         values = [writer.scope[name].detach() for name in writer.names]
         if any(float(abs(x).max()) > GREATEST for x in values):
             break

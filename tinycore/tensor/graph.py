@@ -528,17 +528,11 @@ def below_own(x: UOp) -> UOp:
     return x
 
 
-def equally_shared(x: UOp) -> UOp:
-    """The node that one made by `own` shows, which an equal one may be; any other node itself."""
-    return source_below(x, OWNED)
-
-
 def differentiable_base(x: UOp) -> UOp:
     """The node below reshapes and nodes made by `own`, to which gradients flow on."""
     return source_below(x, RESHAPED)
 
 
-OWNED: Final = frozenset({Op.OWN})
 RESHAPED: Final = frozenset({Op.OWN, Op.RESHAPE})
 
 

@@ -1414,3 +1414,29 @@ def test_what_asks_over_a_leaf_that_a_capture_overwrites_keeps_its_gradient() ->
     assert asking.grad is not None
     assert weight.grad is not None
     assert (asking.grad.tolist(), weight.grad.tolist()) == ([4.0, 4.0], [8.0, 8.0])
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_views_of_views_that_ask_share_no_gradient_after_a_capture_does_the_write(
+    shape: tuple[int, ...],
+) -> None:
+    """Each `reshape` that asks has its own uses, whichever of them is computed last."""
+    memory, value = Tensor([1.5, 3.0, -1.0, -2.0]).realize(), Tensor([-0.5, 0.0]).realize()
+    value.requires_grad_()
+    memory[0:2] = value
+    one = memory.reshape(4).requires_grad_()
+    other = memory.reshape(4).requires_grad_()
+    view = other.reshape(shape).requires_grad_()
+    last = view.reshape(4).requires_grad_()
+    loss = (other.sum() * 3).sum() + (one * 5).sum() + (view * 7).sum() + (last * 11).sum()
+    read = TinyJit(lambda x: (x * one + 1).realize())
+    read(Tensor([1.0, 2.0, 3.0, 4.0]).realize())
+
+    loss.backward()
+
+    found = [t.grad.tolist() for t in (one, other, last) if t.grad is not None]
+    assert found == [[5.0] * 4, [21.0] * 4, [11.0] * 4]
+    assert view.grad is not None
+    assert view.grad.flatten().tolist() == [18.0] * 4
+    assert value.grad is not None
+    assert value.grad.tolist() == [26.0, 26.0]

@@ -222,13 +222,10 @@ def differentiable(form: CanonicalGraph, replaced: Replacements, asked: set[UOp]
     named |= asked
     former = {base_of(n.src[0]) for n in form.assigned}
     nodes = [n for n in form.assigned if n not in former]
-    nodes += [graph.equally_shared(n) for n in form.roots if n not in asked]
-    memory = {
-        graph.equally_shared(n): base
-        for n, m in replaced.items()
-        if graph.is_buffer(base := graph.differentiable_base(m))
-    }
-    return {n: memory[n] for n in nodes if memory.get(n, n) is not n and n not in named}
+    nodes += [n for n in form.roots if n not in asked]
+    # of views of views, too, the nodes of tensors between stay those of their own uses
+    shared = [map(graph.differentiable_base, (n, replaced.get(n, n))) for n in nodes]
+    return {n: m for n, m in shared if graph.is_buffer(m) and m is not n and n not in named}
 
 
 def graph_read(roots: list[UOp], begun: CanonicalGraph | None = None) -> CanonicalGraph:
