@@ -49,9 +49,13 @@ MOST_READ: Final = 2
 class Signals:
     """Sends SIGUSR1 at random steps inside of tinycore, as a function for `sys.settrace`."""
 
-    def __init__(self, seed: int, handler: Callable[[random.Random], object]) -> None:
+    def __init__(
+        self, seed: int, handler: Callable[[random.Random], object], share: float | None = None
+    ) -> None:
+        """`share` of the steps have a signal; one of SIGNAL_RATES unless it is given."""
         self.random = random.Random(seed)
-        self.rate = self.random.choice(SIGNAL_RATES)
+        rate = self.random.choice(SIGNAL_RATES)
+        self.rate = rate if share is None else share
         self.handler = handler
         self.is_handled = False
         self.count = 0
@@ -62,6 +66,8 @@ class Signals:
 
     def gap(self, chance: float) -> int:
         """The number of tries that fail before one has the luck of a chance."""
+        if not 0 < chance < 1:
+            return 0 if chance else sys.maxsize
         return int(math.log(1 - self.random.random()) / math.log(1 - chance))
 
     def __call__(self, frame: FrameType, _event: str, _argument: object) -> Any:

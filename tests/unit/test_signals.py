@@ -177,8 +177,7 @@ def test_a_handler_sees_an_operation_done_or_not_begun() -> None:
     def read(*_: object) -> None:
         seen.append(total.tolist())
 
-    signals = Signals(0, read)
-    signals.rate = 1.0
+    signals = Signals(0, read, share=1.0)
     with sent(signals):
         total += x.sum()
         x *= 2
@@ -209,8 +208,7 @@ def losses(disturbed):
         for value in choose.sample(state, choose.choice((1, len(state)))):
             value.numpy()
 
-    signals = Signals(int(sys.argv[1]), read)
-    signals.rate *= disturbed
+    signals = Signals(int(sys.argv[1]), read, share=None if disturbed else 0.0)
     found = []
     with Tensor.train():
         for step in range(3):
@@ -338,8 +336,7 @@ def test_a_handler_sees_a_method_of_a_library_done_or_not_begun(name: str) -> No
             if frame.f_code.co_filename.startswith(folder):
                 inside.append(frame.f_code.co_name)
 
-    signals = Signals(0, handle)
-    signals.rate = 0.2
+    signals = Signals(0, handle, share=0.2)
     with sent(signals):
         getattr(x, name)()
     assert signals.count
