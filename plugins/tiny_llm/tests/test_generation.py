@@ -14,6 +14,7 @@ import tiny_models
 
 from tiny_llm import LanguageModel, Piece, Sampling
 from tinycore import Device, Tensor
+from tinycore.device.pool import memory
 from tinycore.errors import ArgumentError, FileFormatError
 
 pytestmark = pytest.mark.slow
@@ -93,9 +94,26 @@ def test_the_cache_grows_with_its_texts(tmp_path: Path) -> None:
         expected = model.decoder(Tensor([[*text, 98]])).numpy()[-1]
         assert numpy.abs(scores - expected).max() < 1e-4
 
-    grown = LanguageModel.load(path, context=400)
+    grown = LanguageModel.load(path, context=400, lanes=2)
     grown._make_room(300)
     assert Device[Device.DEFAULT].allocator.cached == 0  # nor does what the smaller took wait
+
+
+def test_a_prompt_takes_no_more_memory_in_a_deeper_network(tmp_path: Path) -> None:
+    taken = []
+    for depth in (2, 12):
+        config = tiny_models.config_of("llama") | {"num_hidden_layers": depth}
+        path = tmp_path / f"{depth}.gguf"
+        tiny_models.write_gguf(path, config, tiny_models.weights_of(config), "Q8_0")
+        model = LanguageModel.load(path, context=256)
+        memory.reset_peak()
+        before = memory.used
+        for _ in range(2):  # the first call, and the capture
+            model.advance(model.lanes[0], [97] * 256)
+        taken.append(memory.peak - before)
+
+    one_input = 128 * tiny_models.WIDTH * 4
+    assert taken[1] < taken[0] + 3 * one_input
 
 
 def test_captures_see_weights_that_are_written_to(model: LanguageModel) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import gguf
@@ -38,7 +39,7 @@ def drawn(kind: str) -> tuple[Any, Any]:
 
 def numbers(groups: Groups) -> Any:
     """The matrix that groups mean, in NumPy."""
-    integers = groups.integers.reshape(ROWS, -1, groups.integers.shape[1] // groups.scale.shape[1])
+    integers = groups.integers.reshape(*groups.scale.shape, -1)
     if groups.bits == 4:
         integers = numpy.concatenate([integers & 15, integers >> 4], axis=2)
 
@@ -84,6 +85,20 @@ def test_products_and_rows_of_packed_matrices(kind: str) -> None:
     exact = x.astype(numpy.float64) @ expected.astype(numpy.float64).T
     assert numpy.abs(product - exact).max() < 1e-5 * numpy.abs(exact).max()
     assert numpy.array_equal(rows, expected[[0, 66, 64, 0]])
+
+
+def test_a_matrix_is_packed_with_one_copy_beside_it() -> None:
+    blocks = numpy.zeros((5000 * COLUMNS // 32, 34), numpy.uint8)
+    tracemalloc.start()
+    try:
+        groups = split("Q8_0", blocks, 5000)
+        assert groups is not None
+        packed(groups)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert most < 1.3 * blocks.nbytes
 
 
 def test_a_packed_product_on_the_interpreter() -> None:

@@ -82,3 +82,10 @@ def test_scores_that_are_no_numbers_are_never_chosen() -> None:
 def test_options_out_of_bounds_are_told(options: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match="must be from"):
         Sampling(**options)
+
+
+def test_greedy_texts_need_no_generator() -> None:
+    sampler = Sampler(Sampling(temperature=0))
+    sampler.choose(SCORES, [])
+
+    assert "random" not in vars(sampler)

@@ -183,7 +183,7 @@ class Places:
         lanes, count = (int(size) for size in self.positions.shape)
         if self.cache is None or kept is None:
             return new.reshape(lanes, count, *new.shape[1:]).transpose(1, 2)
-        kept[self.rows] = new.cast(kept.dtype)
+        kept[self.rows] = new.cast(kept.dtype).detach()
         by_lane = kept.reshape(self.cache.lanes, self.cache.places, *kept.shape[1:])
         seen = by_lane[self.first : self.first + lanes, : self.reach]
         return seen.cast("float32").transpose(1, 2)

@@ -31,6 +31,8 @@ CHUNKS: Final = (1, 4, 8, 32, 64, 128)
 SIDE_BY_SIDE: Final = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of texts that are computed at once, by the greatest lane: few, as each is captured."""
 LEAST_REACH: Final = 256
+FIRST_PLACES: Final = 512
+"""Places of a new cache, all lanes together: while one grows, there are two."""
 UNSTATED_CONTEXT: Final = 4096
 """The context unless given: what models were trained for may not fit in memory."""
 
@@ -81,7 +83,7 @@ class LanguageModel:
         self.device = device
         self.places = (-(-self.context // CHUNKS[-1]) + 1) * CHUNKS[-1]
         """The most places of a lane: a padded part may end behind the context."""
-        places = reach_for(0, self.places)
+        places = reach_for(FIRST_PLACES // lanes, self.places)
         self.cache = Cache.empty(decoder.about, places, cache_dtype, device, lanes)
         self.lanes = [Lane(number) for number in range(lanes)]
         self.lock = lock()

@@ -204,11 +204,10 @@ def packed_experts(parts: list[Groups], device: str | None = None) -> PackedMatr
     tensors: dict[str, Any] = {}
     for name in ARRAYS:
         if getattr(first, name) is not None:
-            panels = numpy.concatenate([_panels(getattr(part, name)) for part in parts])
+            panels = _panels([getattr(part, name) for part in parts])
             tensors[name] = Tensor(panels, device=device).realize()
     integers = tensors.pop("integers")
-    inside = first.integers.shape[1] // count
-    held = integers.reshape(integers.shape[0], count, inside, PANEL)
+    held = integers.reshape(integers.shape[0], count, -1, PANEL)
     return PackedMatrix(rows, first.bits, first.zero, held, **tensors)
 
 
@@ -222,17 +221,23 @@ def alike(parts: list[Groups]) -> Groups:
 def form(groups: Groups) -> tuple[object, ...]:
     """The layout of a matrix: those with equal ones can be joined."""
     arrays = [getattr(groups, name) for name in ("scale", "least", "outer", "outer_least")]
-    inside = groups.integers.shape[1] // groups.scale.shape[1]
+    inside = groups.integers[0].size // groups.scale.shape[1]
     kinds = [None if array is None else (array.dtype, array.shape[1]) for array in arrays]
     return (groups.size, groups.bits, groups.zero, inside, *kinds)
 
 
-def _panels(numbers: Array) -> Array:
-    """Rows (n, k) as panels (n / PANEL, k, PANEL)."""
-    if more := -len(numbers) % PANEL:
-        numbers = numpy.concatenate([numbers, numpy.zeros_like(numbers[:1]).repeat(more, 0)])
-    panels = numbers.reshape(-1, PANEL, numbers.shape[1])
-    return numpy.ascontiguousarray(panels.transpose(0, 2, 1))
+def _panels(parts: list[Array]) -> Array:
+    """The rows of matrices (n, ...), each in panels of its own: (panels, k, PANEL).
+
+    Written where they stay: of the largest matrix, an array more is much of a small model.
+    """
+    rows, *inside = parts[0].shape
+    found = numpy.zeros((len(parts), -(-rows // PANEL), *inside, PANEL), parts[0].dtype)
+    for part, panels in zip(parts, found, strict=True):
+        for number, panel in enumerate(panels):
+            some = part[number * PANEL : (number + 1) * PANEL]
+            panel[..., : len(some)] = numpy.moveaxis(some, 0, -1)
+    return found.reshape(len(parts) * found.shape[1], -1, PANEL)
 
 
 def joined(parts: list[Groups]) -> Groups:

@@ -30,9 +30,10 @@ FP4: Final = numpy.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -1
 class Groups:
     """Rows of a matrix as integers, and numbers by group: n rows, k columns, groups of `size`.
 
-    `integers` (n, k), or pairs of them in bytes (n, k / 2) where they fit in `bits` = 4: of each
-    group the first half in the low bits. `scale` and `least` (n, k / size); where `outer` is there,
-    (n, groups of groups), both are integers and are multiplied by it and by `outer_least`.
+    `integers` (n, blocks of the file, columns of each), or pairs of them in bytes, half as many,
+    where they fit in `bits` = 4: of each group the first half in the low bits. `scale` and `least`
+    (n, k / size); where `outer` is there, (n, groups of groups), both are integers and are
+    multiplied by it and by `outer_least`.
     """
 
     size: int
@@ -54,9 +55,11 @@ def split(kind: str, blocks: Array, rows: int) -> Groups | None:
     arrays: dict[str, Any] = {
         name: value.reshape(rows, -1)
         for name, value in vars(found).items()
-        if isinstance(value, numpy.ndarray)
+        if isinstance(value, numpy.ndarray) and name != "integers"
     }
-    return replace(found, **arrays)
+    # a view of the blocks where it can be one: of the largest matrix, a copy is much of a model
+    integers = found.integers.reshape(rows, -1, found.integers.shape[1])
+    return replace(found, integers=integers, **arrays)
 
 
 def half(blocks: Array, at: int) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy
@@ -54,7 +55,11 @@ class Sampler:
 
     def __init__(self, sampling: Sampling) -> None:
         self.sampling = sampling
-        self.random = numpy.random.default_rng(sampling.seed)
+
+    @cached_property
+    def random(self) -> numpy.random.Generator:
+        """The generator. NumPy imports it on demand, 3 MiB, and greedy texts never ask."""
+        return numpy.random.default_rng(self.sampling.seed)
 
     def choose(self, scores: Array, before: Sequence[int]) -> int:
         """The next token: scores (vocabulary,), and the tokens before it."""
