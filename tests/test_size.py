@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 17_938,
-    "tinycore/schedule": 59_310,
+    "tinycore/schedule": 57_480,
     "tinycore/tensor": 13_548,
     "tinycore/tensor/autograd": 9_285,
     "tinycore/tensor/capture": 16_000,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 473_330
+SUM: Final = 471_500
 """The budgets of the core together."""
-FLOORS: Final = 435_258
+FLOORS: Final = 433_428
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

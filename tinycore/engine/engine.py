@@ -242,11 +242,11 @@ class Engine:
         if canonical.assigned:
             items = list(announce(bound.items(runners)))  # all compiled before one runs
             if runners is None:
-                keep_runners(layout, state, [item.runner for item in items])
+                keep_runners(bound, layout, state, [item.runner for item in items])
             transactions.commit(Transaction(items, values, computed, then, canonical.memory))
         else:
             if runners is None or is_watched():
-                keep_runners(layout, state, run_schedule(bound.items(runners), values))
+                keep_runners(bound, layout, state, run_schedule(bound.items(runners), values))
             else:
                 for runner, bufs, step in zip(runners, bound.buffers(), bound.steps, strict=True):
                     launch(runner, bufs, values, step.metadata)
@@ -268,9 +268,11 @@ class Engine:
         return repr(buffer_of(buffer))
 
 
-def keep_runners(layout: Layout, state: tuple[Any, ...], runners: Sequence[Runner]) -> None:
+def keep_runners(
+    bound: BoundSchedule, layout: Layout, state: tuple[Any, ...], runners: Sequence[Runner]
+) -> None:
     """Keep the programs of a schedule for its next use under the same settings."""
-    if 0 < len(runners) == len(layout.steps):
+    if 0 < len(runners) == len(bound.steps):
         if len(layout.runners) >= MOST_STATES:
             layout.runners.clear()
         layout.runners[state] = tuple(runners)

@@ -105,9 +105,6 @@ def layout(state: State) -> None:
     assert state.layout is not None
     lives = live_ranges(state.steps, state.memory, len(state.parameters))
     for block in state.layout.blocks:
-        for defined, first in block.holder.items():
-            last = max(lives[first].last, lives[defined].last)
-            lives[first] = lives[first]._replace(last=last)
         for (a, start), (b, other) in combinations(block.places, 2):
             one, two = lives[a], lives[b]
             at_once = one.first <= two.last and two.first <= one.last

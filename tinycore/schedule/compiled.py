@@ -157,19 +157,19 @@ class BoundSchedule:
         layout: Layout | None = None,
         allocates: bool = False,
     ) -> None:
-        self.schedule = schedule
+        self.schedule, self.steps = schedule, schedule.steps
         self.canonical = canonical
         used = canonical.memory
         self.nodes: Replacements = dict(zip(schedule.memory, used, strict=False))
         self.memory: dict[int, Buffer] = {n: buffer_of(used[n]) for n in schedule.used}
         self.temporary: list[Buffer] = []
         if layout is None:
-            self.shown, self.steps = schedule.results, schedule.steps
+            self.shown = schedule.results
             self.cached: Mapping[UOp, UOp] = NOTHING_CACHED
             self.created: Sequence[int] = range(schedule.parameters, len(schedule.memory))
             """The numbers of persistent memory."""
         else:
-            self.shown, self.cached, self.steps = layout.results, layout.cached, layout.steps
+            self.shown, self.cached = layout.results, layout.cached
             self.created = layout.persistent
         make = Buffer.allocated_like if allocates else Buffer.like
         for place in self.created:
@@ -195,8 +195,6 @@ class BoundSchedule:
             view = whole.view(node.shape[0], node.dtype, offset)
             self.memory[place] = view
             self.temporary.append(view)
-        for defined, place in block.holder.items():
-            self.memory[defined] = self.memory[place]
 
     def buffers(self) -> Iterator[tuple[Buffer, ...]]:
         """The memory of each launch."""

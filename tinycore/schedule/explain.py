@@ -22,7 +22,7 @@ def value(node: UOp) -> str:
 
 def graph(state: State) -> str:
     """The graph so far as text, with the decisions on a node behind it."""
-    if steps := state.steps if state.layout is None else state.layout.steps:
+    if steps := state.steps:
         return "".join(
             f"step {number}, on memory {', '.join(map(str, step.places))}\n{to_text(step.ast)}"
             for number, step in enumerate(steps)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from typing import Any, Final
 
+import numpy
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinycore import Context, GlobalCounters, Tensor, TinyJit, nn
@@ -136,7 +138,7 @@ def test_blocks_are_hardly_larger_than_what_lives_at_once(
 def apart(schedule: Schedule, others: object, form: object) -> Layout:
     """The layout of those who want all memory on its own."""
     new = tuple(range(schedule.parameters, len(schedule.memory)))
-    return Layout(schedule.results, {}, new, (), schedule.steps)
+    return Layout(schedule.results, {}, new, ())
 
 
 def test_results_are_those_of_memory_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,3 +273,39 @@ def test_state_made_inside_a_captured_step_is_not_packed() -> None:
     results = [step(Tensor([float(i)]).realize()).item() for i in range(4)]
 
     assert results == [3.0, 9.0, 15.0, 21.0]
+
+
+# Any graph
+
+CHANGES: Final[dict[str, Callable[[Any], Any]]] = {
+    "double": lambda x: x * 2,
+    "negate": lambda x: 1 - x,
+    "turn": lambda x: x.transpose(1, 0),
+    "sum": lambda x: x.sum(0) + x,
+    "product": lambda x: x @ x,
+    "shift": lambda x: x[::-1] + x,
+}
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[tuple[str, int, int]]:
+    """Steps: what to do with which two of the values so far."""
+    steps = st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(0, 3), st.integers(0, 3))
+    return draw(st.lists(steps, min_size=2, max_size=8))
+
+
+@settings(max_examples=20, deadline=None)
+@given(programs(), st.sampled_from([4, 16, 5]))
+@pytest.mark.slow
+@pytest.mark.device("CPU:LLVM")
+def test_any_chain_is_that_of_numpy(program: list[tuple[str, int, int]], side: int) -> None:
+    start = (numpy.arange(side * side, dtype=numpy.float32) % 7 - 3).reshape(side, side)
+    expected, found = [start], [Tensor(start).realize()]
+    for name, first, second in program:
+        a, b = (-1 - number % len(found) for number in (first, second))
+        change = CHANGES[name]
+        expected.append((change(expected[a]) + expected[b]).clip(-9, 9))
+        found.append((change(found[a]) + found[b]).clip(-9, 9).contiguous())
+    last = found[-1]
+    found.clear()
+    numpy.testing.assert_array_equal(last.numpy(), expected[-1])

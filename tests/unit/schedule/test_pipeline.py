@@ -231,12 +231,12 @@ def test_memory_that_is_read_before_it_is_written_is_refused() -> None:
 def test_values_that_live_at_once_in_the_same_bytes_are_refused() -> None:
     state = chain()
     first, second = (step.places[0] for step in state.steps)
-    apart = Block("PYTHON", 512, ((first, 0), (second, 256)), 512, (), {})
+    apart = Block("PYTHON", 512, ((first, 0), (second, 256)), 512)
     same = apart._replace(places=((first, 0), (second, 0)))
 
-    check("memory plan", replace(state, layout=Layout({}, {}, (), (apart,), state.steps)))
+    check("memory plan", replace(state, layout=Layout({}, {}, (), (apart,))))
     with pytest.raises(VerifyError, match="illegal after 'memory plan': memory"):
-        check("memory plan", replace(state, layout=Layout({}, {}, (), (same,), state.steps)))
+        check("memory plan", replace(state, layout=Layout({}, {}, (), (same,))))
 
 
 def test_an_assignment_in_place_passes_all_checks() -> None:

@@ -142,7 +142,7 @@ class Found:
         layout = self.state.layout
         for number, block in enumerate(layout.blocks if layout else ()):
             for other, offset in block.places:
-                if other == block.holder.get(place, place):
+                if other == place:
                     return f"memory, temporary: block {number} from byte {offset:,} on"
         return "memory, temporary"
 
