@@ -311,9 +311,11 @@ OF_TINYGRAD: Final = {
     "JITBEAM": "BEAM",
     "PROFILE": "VIZ",
     "SPEC": "VERIFY=1",
-    "TC": "nothing: matrix units are used where they pay; ALLOW_TF32=1 lets float32 use them",
-    "TC_OPT": "nothing: matrix units are used where they pay",
-    "WINO": "nothing: plans of convolutions are chosen by what they cost",
+    **dict.fromkeys(
+        "ALL2ALL DISABLE_FAST_IDIV JIT_BATCH_SIZE NOLOCALS NO_MEMORY_PLANNER PCONTIG "
+        "SPLIT_REDUCEOP TC TC_OPT TC_SELECT TUPLE_ORDER USE_ATOMICS WINO".split(),
+        "nothing: a plan is chosen by what it costs; ALLOW_TF32=1 lets matrix units have float32",
+    ),
 }
 """Settings of tinygrad, and what has their effect here."""
 _OF_MANY_PROGRAMS: Final = frozenset({"PROFILE", "SPEC", "TC"})

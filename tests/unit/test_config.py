@@ -494,6 +494,8 @@ def test_misspelt_variables_warn_once_at_the_first_read() -> None:
 def test_settings_of_tinygrad_are_told_what_they_are_here() -> None:
     with pytest.raises(SettingError, match=r"no setting is named 'WINO'.*Here it is nothing: "):
         Context(WINO=1)
+    with pytest.raises(SettingError, match=r"'SPLIT_REDUCEOP'.*Here it is nothing: "):
+        Context(SPLIT_REDUCEOP=0)
     with pytest.raises(SettingError, match=r"'FUSE_OPTIM'.*Here it is the argument fused=True"):
         Context(FUSE_OPTIM=1)
 

@@ -9,7 +9,6 @@ to it does nothing, and reading it raises, unless NULL_ALLOW_COPYOUT=1 gives zer
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tinycore.config import settings
@@ -35,27 +34,23 @@ class OtherRenderers(Mapping[str, Callable[[str], Toolchain[Any]]]):
         return len(installed_renderers(NAME))
 
 
-@dataclass(frozen=True)
-class NullMemory:
-    """A span of no memory."""
-
-    size: int
-
-
 class NullAllocator:
-    """Memory that takes no room and holds nothing."""
+    """Memory that takes no room and holds nothing: a handle is the number of its bytes."""
 
-    def alloc(self, size: int) -> NullMemory:
+    def alloc(self, size: int) -> int:
         """A span of any size."""
-        return NullMemory(size)
+        return size
 
-    def free(self, handle: NullMemory) -> None:
+    def free(self, handle: int) -> None:
         """Nothing to free."""
 
-    def write(self, dst: NullMemory, src: memoryview) -> None:
+    def write(self, dst: int, src: memoryview) -> None:
         """Discard the data."""
 
-    def read(self, dst: memoryview, src: NullMemory) -> None:
+    def copy_from(self, dst: int, src: int, size: int, source: object) -> None:
+        """Nothing, as there is nothing in either."""
+
+    def read(self, dst: memoryview, src: int) -> None:
         """Zeros, if a setting allows. Raises DeviceError otherwise."""
         if not settings.NULL_ALLOW_COPYOUT:
             raise DeviceError(
@@ -64,19 +59,16 @@ class NullAllocator:
             )
         dst[:] = bytes(dst.nbytes)
 
-    def offset(self, handle: NullMemory, size: int, start: int) -> NullMemory:
+    def offset(self, handle: int, size: int, start: int) -> int:
         """A part of it."""
-        return NullMemory(size)
+        return size
 
 
 class NullProgram:
     """A program that does nothing."""
 
-    def __init__(self, info: ProgramInfo) -> None:
-        self.info = info
-
     def __call__(
-        self, buffers: Sequence[NullMemory], values: Sequence[int], *, wait: bool = False
+        self, buffers: Sequence[int], values: Sequence[int], *, wait: bool = False
     ) -> float | None:
         """Nothing, in no time."""
         return 0.0 if wait else None
@@ -90,7 +82,7 @@ class NullRuntime:
 
     def load(self, binary: bytes, info: ProgramInfo) -> NullProgram:
         """A program that does nothing, whatever the binary."""
-        return NullProgram(info)
+        return NullProgram()
 
     def synchronize(self) -> None:
         """Nothing to wait for."""
@@ -104,6 +96,6 @@ BACKEND: Final = Backend(
     api=(2, 0),
     open=NullRuntime,
     renderers=OtherRenderers(),
-    capabilities=frozenset({"local_memory", *(dtype.name for dtype in dtypes.all)}),
+    capabilities=frozenset({"local_memory", "peer_copy", *(dtype.name for dtype in dtypes.all)}),
     priority=-1,
 )

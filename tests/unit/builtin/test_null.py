@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import numpy
 import pytest
@@ -13,6 +13,8 @@ from tinycore.device import Buffer, Device
 from tinycore.dtype import dtypes
 from tinycore.errors import DeviceError, SettingError
 from tinycore.plugin import Backend, ProgramInfo, Toolchain, register, unregister
+
+NAMES: Final = ("NULL", "NULL:1")
 
 
 class Compiler:
@@ -86,6 +88,12 @@ def test_there_is_nothing_to_read() -> None:
     )
     with Context(NULL_ALLOW_COPYOUT=1):
         assert buffer.numpy().tolist() == [0, 0]
+
+
+def test_copies_between_its_devices_do_nothing() -> None:
+    first, second = [Buffer(name, 2, dtypes.float32).ensure_allocated() for name in NAMES]
+
+    assert second.copy_from(first) is second
 
 
 def test_it_is_never_chosen_by_itself() -> None:

@@ -285,6 +285,11 @@ FORMULAS: dict[str, tuple[tuple[int, ...], dict[str, int], Function]] = {
         lambda x: x.reshape(2, 2, 3, 2).permute(0, 2, 1, 3).reshape(6, 4),
     ),
     "... a -> a ...": ((2, 3, 4), {}, lambda x: x.movedim(-1, 0)),
+    "\N{HORIZONTAL ELLIPSIS} a -> a \N{HORIZONTAL ELLIPSIS}": (
+        (2, 3, 4),
+        {},
+        lambda x: x.movedim(-1, 0),
+    ),
     "a ... -> (... a)": ((2, 3, 4), {}, lambda x: x.movedim(0, -1).flatten()),
     "a 1 b -> 1 (a b) ()": ((2, 1, 3), {}, lambda x: x.reshape(1, 6, 1)),
     "(a b) c->c b a": ((0, 3), {"a": 2}, lambda x: x.reshape(2, 0, 3).permute(2, 1, 0)),

@@ -307,7 +307,7 @@ def tokens_of(formula: str, side: str) -> list[str]:
 
 def grouped(formula: str, rank: int) -> tuple[list[list[str]], list[list[str]]]:
     """Both sides of a rearrange formula as lists of axis groups, an ellipsis spelled out."""
-    sides = formula.split("->")
+    sides = formula.replace("…", "...").split("->")
     if len(sides) != 2:
         raise ArgumentError(f"rearrange: {formula!r} has no single arrow")
     tokens = [tokens_of(formula, side) for side in sides]
