@@ -440,9 +440,9 @@ def test_the_end_of_work_wakes_who_sleeps(device: AmdDevice, queue: str) -> None
     with device.lock:
         device.finish(getattr(device, queue)().timestamp(device.new_signal()))
     began = time.monotonic()
-    device.driver.wait_events([device.faults.done], 5000)
+    device.driver.wait_events([device.faults.done], 60_000)
 
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 30
 
 
 def test_interrupts_name_their_event(device: AmdDevice, machine: Machine) -> None:

@@ -140,13 +140,11 @@ def test_a_graph_follows_a_graph_without_the_host_waiting(device: QueuedDevice) 
     graph = device.graph([(program, [memory], [1]), (program, [memory], [10])])
     gate = device.new_signal()
     device.compute_queue().wait(gate, 1).submit()
-    began = time.monotonic()
 
     graph()
     graph.set_value(1, 0, 1000)
-    graph()
+    graph()  # a wait would end in an error
 
-    assert time.monotonic() - began < 1
     threading.Timer(0.05, lambda: setattr(gate, "value", 1)).start()
     graph.set_value(0, 0, 100)
     graph()  # which waits for the first

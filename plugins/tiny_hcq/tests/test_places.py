@@ -108,11 +108,9 @@ def test_much_is_written_to_a_busy_device_without_waiting_for_it(device: QueuedD
     gate = device.new_signal()
     device.compute_queue().wait(gate, 1).submit()
     program([memory], [5])
-    began = time.monotonic()
 
-    device.allocator.write(memory, memoryview(content))
+    device.allocator.write(memory, memoryview(content))  # a wait would end in an error
 
-    assert time.monotonic() - began < 1
     threading.Timer(0.05, lambda: setattr(gate, "value", 1)).start()
     device.allocator.read(memoryview(found), memory)
     assert found == content

@@ -14,10 +14,12 @@ from queue_machine import Bus, QueuedDevice, add, number_in, zero
 
 from tiny_hcq import HCQBuffer, HWQueue
 from tiny_hcq import program as programs
-from tinycore.config import Context
+from tinycore.config import Context, settings
 from tinycore.errors import DeviceError, OutOfMemory, UnsupportedError
 
 Make = Callable[..., QueuedDevice]
+NO_WAIT_SECONDS = settings.WAIT_TIMEOUT_MS / 2e3
+"""Half the time limit of a wait: what ends sooner has not waited for what never comes."""
 
 
 # Copies
@@ -265,7 +267,7 @@ def test_code_of_a_dropped_program_is_kept_while_it_runs(device: QueuedDevice) -
     program.__del__()
     device.reap()
 
-    assert time.monotonic() - began < 1, "the collector waited for a kernel"
+    assert time.monotonic() - began < NO_WAIT_SECONDS, "the collector waited for a kernel"
     assert device.allocator.left == left
     gate.value = 1
     device.synchronize()
@@ -636,7 +638,7 @@ def test_a_lost_device_takes_no_more_work_and_is_closed_at_once(make: Make) -> N
     device.synchronize()  # says nothing more
     began = time.monotonic()
     device.close()
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < NO_WAIT_SECONDS
 
 
 def test_memory_of_a_lost_device_is_read_nowhere(make: Make) -> None:
@@ -685,7 +687,7 @@ def test_a_fault_is_told_at_once(device: QueuedDevice) -> None:
     with pytest.raises(DeviceError, match=r"QUEUED:0 is lost, .*no memory at 0x7f0"):
         device.synchronize()
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < NO_WAIT_SECONDS
 
 
 def test_the_loss_of_another_device_is_told_at_once(make: Make) -> None:
@@ -701,7 +703,7 @@ def test_the_loss_of_another_device_is_told_at_once(make: Make) -> None:
     with pytest.raises(DeviceError, match="waits for QUEUED:0, where it fell off the bus"):
         other.synchronize()
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < NO_WAIT_SECONDS
 
 
 def test_a_hang_names_the_kernels(make: Make) -> None:
