@@ -38,17 +38,27 @@ assert processes.early_bytes == 0
 print("same")
 """
 IDLE = """
-import time, numpy
+import pathlib, sys, time, numpy
 from tinycore.groups import group
-processes = group()
+processes, told = group(), pathlib.Path(sys.argv[1])
 if processes.rank == 0:
     processes.post(numpy.ones(3), 1)
-    time.sleep(3)  # it neither waits nor sends
+    for _ in range(3000):  # it neither waits for the other process nor sends
+        if told.exists():
+            print("received meanwhile")
+            break
+        time.sleep(1e-2)
 else:
-    began = time.perf_counter()
     processes.recv(0)
-    print(time.perf_counter() - began)
+    told.touch()
 processes.barrier()
+"""
+LATE = """
+import runpy, sys
+from tiny_mpi import buckets
+buckets.LONGEST_SECONDS = 60  # on a busy machine gradients are more than 2 ms apart
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 EARLY = """
 import sys, numpy
@@ -232,8 +242,8 @@ def test_arrays_come_as_they_were_sent(bucket: int) -> None:
 
 
 @pytest.mark.slow
-def test_an_idle_process_keeps_nothing_back() -> None:
-    assert float(output(2, IDLE)) < 1.5
+def test_an_idle_process_keeps_nothing_back(tmp_path: Path) -> None:
+    assert "received meanwhile" in output(2, IDLE, str(tmp_path / "told"))
 
 
 @pytest.mark.slow
@@ -255,11 +265,11 @@ def test_processes_that_wait_to_send_receive_more() -> None:
 @pytest.mark.parametrize(("way", "apart"), [("data", 23), ("zero1", 44)])
 def test_gradients_share_messages(way: str, apart: int) -> None:
     def trained(bucket: int) -> Any:
-        return json.loads(output(2, DECODER, way, "4", MPI_BUCKET=str(bucket)))
+        return json.loads(output(2, LATE, str(DECODER), way, "4", MPI_BUCKET=str(bucket)))
 
     one_by_one, bundled = trained(0), trained(1 << 20)
 
     assert one_by_one["messages"] == apart
-    assert bundled["messages"] <= apart / 2  # as many as fit into 2 ms
+    assert bundled["messages"] <= apart / 2
     assert bundled["sent"] == one_by_one["sent"]
     assert bundled["losses"] == one_by_one["losses"]
