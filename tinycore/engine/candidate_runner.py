@@ -50,8 +50,8 @@ class RequestFailed(Exception):
 
 def new_worker(words: Sequence[str] = WORKER) -> WorkerProcess:
     """A worker with the settings of this process, but quiet and without a search of its own."""
-    chosen = {"CPU_COUNT": str(cpu_count()), "BEAM": "0", "TUNED": "0", "DEBUG": "0", "TRACE": ""}
-    chosen |= {"NOOPT": "0", "LRU": "0"}
+    zeros = dict.fromkeys(("BEAM", "TUNED", "DEBUG", "NOOPT", "LRU"), "0")
+    chosen = {**zeros, "CPU_COUNT": str(cpu_count()), "TRACE": ""}
     return WorkerProcess(words, {f"TINYCORE_{name}": value for name, value in chosen.items()})
 
 

@@ -125,8 +125,8 @@ class CapturedStep:
 
         With `prune`, replay-invariant launches run now, and are left out of replays.
         """
-        if prune:
-            recording = hoist_invariants(recording, (*inputs, *outputs))
+        if prune or recording.fills:
+            recording = hoist_invariants(recording, (*inputs, *outputs), prune)
         launches = pack_temporaries(recording, {*inputs, *outputs})
         before = {b for item in recording.items for b in item.bufs}
         now = {b for item in launches for b in item.bufs}
@@ -181,7 +181,7 @@ class CapturedStep:
             self.graphs = self.pieces = None
             self.kept_results.clear()
             between = self.made - set(self.fresh_outputs)
-            for buffer in between | {b.base for b in between if b.base is not None}:
+            for buffer in between.union(map(base_buffer, between)):
                 buffer.deallocate()
 
     def replay(
@@ -315,15 +315,17 @@ def lose_programs(device: OpenDevice) -> None:
 at_close.append(lose_programs)
 
 
-def hoist_invariants(recording: Recording, fixed: Iterable[Buffer]) -> Recording:
-    """A recording without its invariant launches. `fixed` are the inputs and the results."""
-    varying = VaryingMemory(recording, fixed)
+def hoist_invariants(recording: Recording, fixed: Iterable[Buffer], prune: bool) -> Recording:
+    """A recording without its invariant launches: with `prune` all, else those that copy data
+    of the host. `fixed` are the inputs and the results.
+    """
+    recording = replace(recording, items=[*recording.fills, *recording.items])
+    varying = VaryingMemory(recording, fixed, prune)
     once = [item for item in recording.items if not varying.includes(item)]
     own = {buffer: Buffer.like(buffer) for item in once for buffer in item.results}
 
     def moved(item: ExecItem) -> ExecItem:
-        bufs = [own.get(b) or view_of(b, own) for b in item.bufs]
-        return replace(item, bufs=tuple(bufs))
+        return item.on({b: own.get(b) or view_of(b, own) for b in item.bufs})
 
     for item in once:
         moved(item).run()
@@ -345,8 +347,8 @@ def view_of(buffer: Buffer, own: Mapping[Any, Buffer]) -> Buffer:
 class VaryingMemory:
     """The set of memory whose content differs between replays, by fixpoint iteration."""
 
-    def __init__(self, recording: Recording, fixed: Iterable[Buffer]) -> None:
-        self.recording = recording
+    def __init__(self, recording: Recording, fixed: Iterable[Buffer], prune: bool = True) -> None:
+        self.recording, self.prune = recording, prune
         self.blocks = {b.base for b in recording.temporary}
         used = {b for item in recording.items for b in item.bufs}
         drawn = (b for b, _ in recording.repeated if b is not None and b in used)
@@ -359,13 +361,13 @@ class VaryingMemory:
 
     def whole(self, buffer: Buffer) -> Buffer:
         """The identity of memory: a temporary itself, the base of any other view."""
-        if buffer in self.recording.temporary or buffer.base is None:
-            return buffer
-        return buffer.base
+        return buffer if buffer in self.recording.temporary else base_buffer(buffer)
 
     def includes(self, item: ExecItem) -> bool:
         """True if a launch must run in each replay."""
         if isinstance(item.runner, CompiledRunner) and item.runner.info.values:
+            return True
+        if not (self.prune or item in self.recording.fills):
             return True
         return not all(map(self.is_new, item.results)) or any(map(self.has, item.bufs))
 

@@ -374,7 +374,7 @@ def load_runner(
     """Compile and load a kernel."""
     alignment = toolchain.renderer.limits.access_alignment
     if not aligned:
-        toolchain, alignment = unaligned(toolchain), 1
+        toolchain, alignment = with_limits(toolchain, buffers_aligned=False), 1
     measured = aligned and (settings.BEAM or settings.TUNED)
     plan = tuned_plan(ast, device, toolchain) if measured else None
     began = time.perf_counter()
@@ -396,12 +396,14 @@ def loaded_program(
         try:
             return program_once_loaded(ast, device, toolchain, plan)
         except LaunchTooLarge as error:
-            most = toolchain.renderer.limits.block_threads
-            if not 0 < error.most < most:
+            most, limits = error.most, toolchain.renderer.limits
+            if not 0 < most < limits.block_threads:
                 raise
             if trace_plan.on:
-                trace_plan(f"lowered again for groups of {error.most} threads: {error}")
-            toolchain, plan = in_groups_of(error.most, toolchain), None
+                trace_plan(f"lowered again for groups of {most} threads: {error}")
+            wanted = min(limits.block_wanted, most)
+            toolchain = with_limits(toolchain, block_threads=most, block_wanted=wanted)
+            plan = None
 
 
 def program_once_loaded(
@@ -425,16 +427,9 @@ def program_once_loaded(
     return made, program
 
 
-def in_groups_of(most: int, toolchain: Tools) -> Tools:
-    """The toolchain for groups of fewer threads."""
-    limits = toolchain.renderer.limits
-    limits = replace(limits, block_threads=most, block_wanted=min(limits.block_wanted, most))
-    return replace(toolchain, renderer=replace(toolchain.renderer, limits=limits))
-
-
-def unaligned(toolchain: Tools) -> Tools:
-    """The toolchain for buffers that start at any element."""
-    limits = replace(toolchain.renderer.limits, buffers_aligned=False)
+def with_limits(toolchain: Tools, **changed: Any) -> Tools:
+    """The toolchain for some other limits, such as buffers that start at any element."""
+    limits = replace(toolchain.renderer.limits, **changed)
     return replace(toolchain, renderer=replace(toolchain.renderer, limits=limits))
 
 

@@ -78,8 +78,9 @@ class Engine:
     ) -> UOp:
         """A new BUFFER with the elements of a C-contiguous array, which may be reused on return.
 
-        A step being captured calls `refresh` before each replay and writes the result. For several
-        devices the first gets them, and the others copies.
+        A step being captured calls `refresh` before each replay and writes the result; what it has
+        without, it copies to where the function may write. For several devices the first gets them,
+        and the others copies.
         """
         if not isinstance(device, str):
             first, *others = device
@@ -89,13 +90,12 @@ class Engine:
             return UOp(Op.MULTI, dtype, (whole, *copies))
         node = fresh_buffer(int(array.size), dtype, device)
         buffer = buffers[node] = Buffer(device, int(array.size), dtype)
-        if array.size:
-            buffer.copyin(array.data)
+        buffer.copyin(array.data)
         if recordings:
-            if refresh is not None:
-                recordings.innermost.repeated.append((buffer, refresh))
+            if refresh is None:
+                recordings.innermost.fill(node, array.data)
             else:
-                recordings.innermost.host.append(hash((dtype, array.tobytes())))
+                recordings.innermost.repeated.append((buffer, refresh))
         return node
 
     def repeat(self, action: Callable[[], None], fingerprint: Hashable) -> None:
@@ -165,11 +165,11 @@ class Engine:
     def device_for(self, kind: int, number: int) -> str | None:
         """A device that uses memory of a DLDevice, the default one if it does; else None."""
         for name in self._places():
-            word = device_and_index(name)[0]
-            if kind not in Device.backend(word).dlpack_kinds:
-                continue
-            device = name if kind == HOST_DEVICE_TYPE else Device.canonicalize(f"{word}:{number}")
-            if exchanged(kind, device) == (kind, 0 if kind == HOST_DEVICE_TYPE else number):
+            if kind == HOST_DEVICE_TYPE:
+                number, device = 0, name
+            else:
+                device = Device.canonicalize(f"{device_and_index(name)[0]}:{number}")
+            if self.takes(device, kind, number):
                 return device
         return None
 

@@ -20,6 +20,7 @@ from tinycore.device.registry import Device
 from tinycore.engine.compile import runner_for
 from tinycore.engine.counters import Estimate, profilers, report, trace, update_stats
 from tinycore.engine.estimate import estimate
+from tinycore.schedule.device_memory import buffers
 from tinycore.schedule.items import ScheduleItem
 from tinycore.schedule.kernel import kernel_name
 from tinycore.trace import Trace
@@ -159,6 +160,8 @@ class Recording:
     read: set[Buffer] = field(default_factory=set)
     """Memory that the host has read, where it may."""
     items: list[ExecItem] = field(default_factory=list)
+    fills: list[ExecItem] = field(default_factory=list)
+    """Copies of data of the host to new memory, as replays make them before the launches."""
     values: set[tuple[str, int]] = field(default_factory=set)
     """Numbers of bound variables in a computation, by the names of their nodes."""
     seconds: float = 0.0
@@ -196,6 +199,16 @@ class Recording:
             item = ExecItem(item.runner, ())
         self.items.append(item)
         self.made.update(b for b in item.bufs if not b.is_allocated)
+
+    def fill(self, node: UOp, content: memoryview) -> None:
+        """Note the data of the host in a new BUFFER, to which the function may write."""
+        target = buffers[node]
+        self.host.append(hash((node.dtype, bytes(content))))
+        if self.holds:
+            runner = CopyRunner(target.device, Estimate(0, 2 * target.nbytes))
+            self.fills.append(ExecItem(runner, (target, Buffer.like(target).copyin(content))))
+            self.made.add(target)
+            self.persistent.append((weakref.ref(node), target))
 
 
 class Recordings(threading.local):

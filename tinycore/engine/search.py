@@ -143,7 +143,7 @@ class Search:
     def next_candidates(self, number: int) -> list[Candidate]:
         """New neighbors of the beam, those of the best first."""
         found: list[Candidate] = []
-        for entrant in list(self.beam):
+        for entrant in self.beam:
             near = neighbors(self.ast, entrant.candidate, self.limits, seed=number)
             new = list(islice((c for c in near if c.tiled not in self.seen), PER_ROUND))
             self.seen.update(c.tiled for c in new)
@@ -172,8 +172,7 @@ class Search:
         known = self.outcomes.get(binary)
         if known is not None:
             return known
-        crowded = len(self.beam) >= self.width
-        to_beat = self.beam[-1].seconds if crowded else self.beam[-1].seconds * 2
+        to_beat = self.beam[-1].seconds * (1 if len(self.beam) >= self.width else 2)
         try:
             outcome = self.runner.measure(binary, to_beat)
         except CandidateLost as lost:
@@ -193,10 +192,11 @@ class Search:
         except CandidateLost as lost:
             trace(f"lost in the final: {lost}")
             return unchanged
-        best = min(range(len(seconds)), key=seconds.__getitem__)
-        if seconds[best] > before * (1 - LEAST_WIN):
+        least = min(seconds)
+        if least > before * (1 - LEAST_WIN):
             return TunedPlan(default_plan, self.width, before, before)
-        return TunedPlan(finalists[best].candidate.plan, self.width, before, seconds[best])
+        best = finalists[seconds.index(least)]
+        return TunedPlan(best.candidate.plan, self.width, before, least)
 
 
 def search(

@@ -169,7 +169,7 @@ def all_or_none(
 
 def base_buffer(buffer: Buffer) -> Buffer:
     """The base of a view, or the buffer itself."""
-    return buffer if buffer.base is None else buffer.base
+    return buffer.base or buffer
 
 
 unfinished: Final[list[Transaction]] = []

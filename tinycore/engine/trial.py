@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -47,13 +47,8 @@ class Scratch:
             memory_like(slot, device).copyin(array.data.cast("B"))
             for slot, array in zip(self.slots, self.initial, strict=True)
         ]
-        self.written = sorted(
-            {
-                pointer_of(n.src[0]).arg
-                for n in ast.toposort()
-                if n.op is Op.STORE and pointer_of(n.src[0]).op is Op.DEFINE_GLOBAL
-            }
-        )
+        stored = {pointer_of(n.src[0]) for n in ast.every(Op.STORE)}
+        self.written = sorted(p.arg for p in stored if p.op is Op.DEFINE_GLOBAL)
 
     @property
     def handles(self) -> list[Handle]:
@@ -176,11 +171,6 @@ def in_order(bits: Array, dtype: DType) -> Array:
     return numpy.where(code >= half, half - code, code)
 
 
-def values_for(names: tuple[str, ...], values: Mapping[str, int]) -> list[int]:
-    """The values of a program's variables, in its order."""
-    return [values[name] for name in names]
-
-
 # --- timing
 
 Verdict = Literal["right", "slow", "wrong", "failed"]
@@ -229,7 +219,8 @@ class Trial:
 
     def load(self, binary: Binary) -> Program:
         """A program of this device."""
-        self.values = values_for(binary.info.values, middle_values(self.ast))
+        values = middle_values(self.ast)
+        self.values = [values[name] for name in binary.info.values]
         return self.device.load(binary.content, as_generated(binary.info))
 
     def run(self, program: Program) -> float:
@@ -259,24 +250,18 @@ class Trial:
         seconds = self.best_of(program, first)
         if seconds > to_beat * NEARLY:
             return Outcome("slow", seconds)
-        problem = self.difference(program)
-        return Outcome("wrong" if problem else "right", seconds, problem)
-
-    def difference(self, program: Program) -> str:
-        """Describe how a program's results differ from the reference's; "" if they agree."""
-        assert self.scratch is not None, "`set_reference` comes first"
         self.scratch.reset()
         self.run(program)
-        return self.scratch.difference(self.expected)
+        problem = self.scratch.difference(self.expected)
+        return Outcome("wrong" if problem else "right", seconds, problem)
 
     def compare(self, candidates: Sequence[Binary]) -> list[float]:
         """The median seconds of several programs that take turns, so that noise falls on all."""
         programs = [self.load(candidate) for candidate in candidates]
         for program in programs:
             self.run(program)
-        turns = [[self.turn(p) for p in programs] for _ in range(FINAL_ROUNDS)]
+        turns = [
+            [min(self.run(program) for _ in range(LEAST_RUNS)) for program in programs]
+            for _ in range(FINAL_ROUNDS)
+        ]
         return [statistics.median(column) for column in zip(*turns, strict=True)]
-
-    def turn(self, program: Program) -> float:
-        """The best of a few runs."""
-        return min(self.run(program) for _ in range(LEAST_RUNS))

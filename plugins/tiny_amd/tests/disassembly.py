@@ -158,7 +158,9 @@ def play_by_cpu(arch: str) -> None:
         if toolchain.arch != arch:
             return made
         aligned = toolchain.renderer.limits.buffers_aligned
-        return compile_one(ast, cpu if aligned else compiling.unaligned(cpu))
+        return compile_one(
+            ast, cpu if aligned else compiling.with_limits(cpu, buffers_aligned=False)
+        )
 
     compiling.compile_kernel = twice
 
@@ -175,7 +177,9 @@ def compile_all(folder: Path, arch: str) -> Counter[str]:
     for file in sorted(folder.glob("*.graph")):
         said, _, text = file.read_text("utf-8").partition("\n")
         try:
-            aligned = tools if said == ALIGNED else compiling.unaligned(tools)
+            aligned = (
+                tools if said == ALIGNED else compiling.with_limits(tools, buffers_aligned=False)
+            )
             compiling.compile_kernel(from_text(text), aligned)
         except TinycoreError as error:
             refused[f"{type(error).__name__}: {error}".splitlines()[0][:120]] += 1

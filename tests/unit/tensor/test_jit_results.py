@@ -524,3 +524,49 @@ def test_parts_and_versions_of_what_a_function_drops_are_replayed() -> None:
     for number in range(6):
         found = network(host(number, 2, 3, 4)).item()
         assert found == 7 + 14 + (7 + 7 + 10 + 13) + 3 * (number + 9)
+
+
+def writes_host_data(x: Tensor) -> Tensor:
+    data = Tensor(numpy.array([4, 1], numpy.float32))
+    data.assign(data * 0.5 + 1)
+    return data + x
+
+
+def writes_part_of_host_data(x: Tensor) -> Tensor:
+    data = Tensor([4.0, 1.0]).realize()
+    data[1:] += x[:1]
+    return data
+
+
+def returns_view_of_host_data(x: Tensor) -> list[Tensor]:
+    data = Tensor([4.0, 1.0]).realize()
+    return [data + x, data[1:], x * data]
+
+
+@pytest.mark.parametrize("prune", [False, True])
+@pytest.mark.parametrize(
+    "function", [writes_host_data, writes_part_of_host_data, returns_view_of_host_data]
+)
+def test_data_of_the_host_are_new_in_each_call(
+    function: Callable[[Tensor], Tensor | list[Tensor]], prune: bool
+) -> None:
+    def seen(step: Callable[[Tensor], Tensor | list[Tensor]]) -> list[object]:
+        results = []
+        for call in range(5):
+            result = step(host(call, 1))
+            results += result if isinstance(result, list) else [result]
+            for each in results:
+                each += 10
+        return [each.tolist() for each in results]
+
+    assert seen(TinyJit(function, prune=prune)) == seen(function)
+
+
+def test_data_of_the_host_that_are_read_alone_are_not_copied() -> None:
+    step = TinyJit(lambda x: x * Tensor(numpy.array([4, 1], numpy.float32)))
+
+    assert [step(host(n, 1)).tolist() for n in range(4)] == [[4 * n, 1] for n in range(4)]
+    assert step.captured is not None
+    assert len(step.captured.items) == 1
+    again: TinyJit[[Tensor], Tensor] = pickle.loads(pickle.dumps(step))
+    assert again(host(7, 1)).tolist() == [28, 1]
