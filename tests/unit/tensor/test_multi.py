@@ -214,3 +214,15 @@ def test_attention_of_sharded_tensors(axis: int | None, causal: bool) -> None:
         return [found.numpy(), found.square().sum().gradient(x)[0].numpy()]
 
     assert_close(attended(lambda x: x.shard(group(2), axis)), attended(lambda x: x))
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_what_is_read_again_has_its_own_shape(axis: int | None) -> None:
+    """The memory that is kept of a value that was read may be that of another shape."""
+    x = Tensor(numbers(4, 3)).shard(group(2), axis)
+    total, flat = x.sum(0), (x * 2).reshape(12)
+
+    for _ in range(2):
+        assert total.numpy().shape == total.shape == (3,)
+        assert flat.numpy().shape == flat.shape == (12,)
+        assert flat.reshape(3, 4).numpy().shape == (3, 4)

@@ -122,7 +122,7 @@ class Realization(Random):
             return runtime().to_host(base).reshape(self.shape)
         found = numbers_shown(node)  # of a symbolic size: a slice of larger memory
         assert found is not None
-        return found.reshape(known(node).shape)
+        return found.reshape(known(self.uop).shape)
 
     def numpy(self) -> HostArray:
         """The elements as a new NumPy array; bfloat16 and fp8 become float32.
