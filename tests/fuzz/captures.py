@@ -69,6 +69,13 @@ space = types.SimpleNamespace(inner=inner, k=2.0, last=None, items=[inner], coun
 def helper(x):
     return x * k + inner.k
 
+def touch(value):
+    for item in value.values() if type(value) is dict else value:
+        if isinstance(item, Tensor):
+            item += 1
+        elif isinstance(item, (dict, list, tuple)):
+            touch(item)
+
 @functools.lru_cache
 def cached(n):
     return n * 2.0
@@ -130,6 +137,18 @@ TENSORS: Final = {
 MEMORY: Final = ("s", "table['s']", "rows[0]", "inner.t", "slots.t", "x")
 """Targets of a function's writes."""
 
+FRESH: Final = (
+    "Tensor(array)",
+    "Tensor([3.0, 1.0, 2.0])",
+    "Tensor([3.0, 1.0, 2.0]).realize()",
+    "Tensor.zeros(3).contiguous()",
+    "Tensor.full((3,), 2.0, buffer=True)",
+    "{a}.clone()",
+    "({a} * 2).realize()",
+    "Tensor.rand(3).realize()",
+)
+"""New memory, which the function may write to."""
+
 LEFT: Final = (
     "box['last'] = {a}",
     "space.last = {a}",
@@ -180,6 +199,10 @@ BETWEEN: Final = (
     "w.assign(w * 0.5)",
     "box['deep'] = [1.0, {'k': 2.0}]",
     "inner.t = inner.t",
+    "touch(results[-1:])",
+    "touch(results)",
+    "touch([box['last'], inner.last])",
+    "touch([w.grad])",
 )
 """Statements between calls, other than changes of values and tensors."""
 
@@ -216,6 +239,8 @@ class Writer:
         self.values: list[str] = []
         self.tensors: list[str] = []
         self.names = ["a"]
+        self.made: list[str] = []
+        """Names of new memory."""
 
     def pick(self, options: Any) -> Any:
         """One of some options."""
@@ -262,8 +287,11 @@ class Writer:
         latest = self.names[-1]
         if kind < 0.42:
             name = f"a{len(self.names)}"
-            self.lines.append(f"{name} = {self.expression()}")
+            is_memory = kind < 0.08
+            made = self.pick(FRESH).format(a=latest) if is_memory else self.expression()
+            self.lines.append(f"{name} = {made}")
             self.names.append(name)
+            self.made += [name] * is_memory
         elif kind < 0.62:
             self.write(latest)
         elif kind < 0.74:
@@ -285,11 +313,10 @@ class Writer:
 
     def write(self, value: str) -> None:
         """A write in place."""
-        memory = self.pick(MEMORY)
-        target = "x" if memory == "x" else memory
-        if memory != "x":
-            self.tensors.append(memory)
-        source = value if memory != "x" else "x * 0.5 + 1"
+        target = self.pick((*MEMORY, *self.made, *self.made))
+        if target not in ("x", *self.made):
+            self.tensors.append(target)
+        source = value if target != "x" else "x * 0.5 + 1"
         self.lines.append(
             self.pick(
                 (
@@ -529,6 +556,8 @@ def check(found: World) -> Verdict:
     refused = False
     reads = ".item()" in found.text
     for number, (one, other) in enumerate(zip(expected, captured, strict=True)):
+        if refused and any("touch(" in line for line in found.calls[number][0]):
+            return Verdict("refused")  # there is no result of what was refused
         if other.outcome == "JitError":
             if reads:
                 return Verdict("refused")

@@ -9,9 +9,9 @@ A program is a list of lines of Python over the public API; failing ones are pri
 from __future__ import annotations
 
 import contextlib
-import functools
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +21,7 @@ from tests.fuzz.peers import Unlike, numpy_api, torch_api
 from tests.fuzz.places import Places, api
 from tests.fuzz.programs.draw import Draw
 from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run, without_a_line
-from tinycore import Tensor
+from tinycore import Device, Tensor
 from tinycore.errors import AliasError
 
 DTYPES: Final = (
@@ -473,26 +473,61 @@ def program(seed: int) -> Program:
 # --- running
 
 
-@functools.lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096)
 def compiled(line: str, mode: str = "exec") -> CodeType:
     """A line as code."""
     return compile(line, "<program>", mode)
 
 
-def tensor_api(shown: list[Any]) -> dict[str, Any]:
+def tensor_api(shown: list[Any], made: Any = Tensor) -> dict[str, Any]:
     """The names of a program over tensors."""
     return {
-        "Tensor": Tensor,
+        "Tensor": made,
         "show": lambda x: shown.append(x.tolist()),
         "slope": slope,
         "AliasError": AliasError,
     }
 
 
+def class_of(seed: int) -> Any:
+    """The class that the program of a seed calls `Tensor`; one in eight is on two devices."""
+    return Group(seed) if seed % 8 == 7 else Tensor
+
+
 def slope(x: Tensor) -> Tensor:
     """The elements of a tensor, as the gradient of a sum."""
-    w = Tensor.ones(*x.shape, dtype=x.dtype, requires_grad=True)
+    w = Tensor.ones(*x.shape, dtype=x.dtype, device=x.device, requires_grad=True)
     return (w * x.detach()).sum().gradient(w)[0]
+
+
+class Group:
+    """Maker of tensors on two devices, in halves or twice, which programs call `Tensor`."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = Draw(seed)
+        self.devices = f"{Device.DEFAULT}:0", f"{Device.DEFAULT}:1"
+
+    def _spread(self, x: Tensor) -> Tensor:
+        axes = [axis for axis, size in enumerate(x.shape) if size % 2 == 0]
+        halves = axes and self.draw.chance(0.75)
+        return x.shard(self.devices, self.draw.pick(axes) if halves else None)
+
+    def __call__(self, data: Any, dtype: str) -> Tensor:
+        """A view of a tensor, or a new one of nested lists."""
+        made = Tensor(data, dtype=dtype)
+        return made if isinstance(data, Tensor) else self._spread(made)
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str) -> Tensor:
+        """One number everywhere."""
+        return self._spread(Tensor.full(shape, value, dtype=dtype))
+
+    def zeros(self, *shape: int, dtype: str) -> Tensor:
+        """Zeros."""
+        return self.full(shape, 0, dtype)
+
+    def realize(self, *tensors: Tensor) -> None:
+        """Compute some tensors."""
+        Tensor.realize(*tensors)
 
 
 Seen = list[tuple[str, Any]]
@@ -530,7 +565,7 @@ def check(found: Program) -> Verdict:
         if told := disagreement(found, expected, names):
             return Verdict("mirror", told)
     try:
-        seen = seen_by(found, tensor_api)
+        seen = seen_by(found, partial(tensor_api, made=class_of(found.seed)))
     except Exception:
         return Verdict("raised", traceback.format_exc(limit=-4))
     told = difference(found, expected, seen)
@@ -586,8 +621,8 @@ def script(found: Program, failure: Verdict) -> str:
     return "\n".join(
         (
             f'"""Seed {found.seed}: {failure.kind}.\n\n{failure.message}\n"""',
-            "from tinycore import Tensor",
-            "from tests.fuzz.writes import slope",
+            "from tests.fuzz.writes import class_of, slope",
+            f"Tensor = class_of({found.seed})",
             "show = lambda x: print(x.tolist())",
             *found.lines,
         )
