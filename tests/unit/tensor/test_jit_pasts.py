@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tinycore import Tensor, TinyJit, nn
-from tinycore.errors import GradientError
+from tinycore.errors import GradientError, JitError
 from tinycore.tensor.autograd import history
 from tinycore.tensor.autograd.gradient_sources import ended_at
 from tinycore.tensor.autograd.past import Made, known_of
@@ -190,10 +190,94 @@ def test_new_memory_is_not_taken_for_what_was_freed_in_its_place() -> None:
     assert history.renewed([new]) == {}
 
 
+def assigned_lazily(weight: Tensor) -> Tensor:
+    return host(0, 0).assign(weight * 2)
+
+
+def assigned_and_read(weight: Tensor) -> Tensor:
+    found = assigned_lazily(weight)
+    assert (found * 1).tolist() == (weight * 2).tolist()
+    return found
+
+
+PASTS = (lambda weight: weight * 2, lambda weight: (weight * 2).realize(), assigned_lazily,
+         assigned_and_read)  # fmt: skip
+
+
+@pytest.mark.parametrize("asks", [True, None])
+@pytest.mark.parametrize("way", PASTS)
+@pytest.mark.parametrize("is_argument", [True, False])
+def test_a_gradient_inside_goes_on_below_what_was_computed_since_the_capture(
+    way: Callable[[Tensor], Tensor], is_argument: bool, asks: bool | None
+) -> None:
+    weight = host(1, 2, asks=asks)
+    state = host(1, 1)
+
+    @TinyJit
+    def step(y: Tensor) -> Tensor:
+        other = y if is_argument else state
+        if not asks:
+            return (weight * other).sum().gradient(weight)[0].realize()
+        weight.grad = None
+        (weight * other).sum().backward()
+        found, weight.grad = weight.grad, None
+        assert found is not None
+        return found.realize()
+
+    for _ in range(4):
+        assert step(host(1, 1)).tolist() == [1, 1]
+    if is_argument:
+        found = step(way(weight)).tolist() if way is assigned_and_read else None
+    else:
+        state.assign(way(weight))
+        assert way is not assigned_and_read or (state * 1).tolist() == [2, 4]
+        found = step(host(1, 1)).tolist() if way is assigned_and_read else None
+    if found is None:
+        with pytest.raises(GradientError, match="realize"):
+            step(way(weight) if is_argument else host(1, 1))
+    else:
+        assert found == [4, 8]
+    state.assign(host(1, 1))
+    assert step(host(3, 4)).tolist() == ([3, 4] if is_argument else [1, 1])
+
+
+def test_a_gradient_inside_that_passes_through_memory_made_inside_is_refused_as_well() -> None:
+    weight = host(1, 2)
+
+    @TinyJit
+    def step(y: Tensor) -> Tensor:
+        between = (y * 3).realize()
+        return (weight + between).sum().gradient(weight)[0].realize()
+
+    assert [step(host(number, 1)).tolist() for number in range(4)] == [[1, 1]] * 4
+    with pytest.raises(GradientError, match="realize"):
+        step(weight * 2)
+
+
+def test_what_is_detached_inside_may_have_a_past() -> None:
+    weight, hidden = host(1, 2, asks=True), host(1, 1)
+
+    @TinyJit
+    def step(x: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        new = (x * weight + hidden.detach()).tanh()
+        slope = new.sum().gradient(weight)[0]
+        return new.realize(), slope.realize()
+
+    function = step.fxn
+    assert function is not None
+    for number in range(5):
+        x = host(number, 1)
+        wanted = [found.tolist() for found in function(x, hidden)]
+        hidden, slope = step(x, hidden)
+
+        assert [hidden.tolist(), slope.tolist()] == wanted
+        assert (step.captured is not None) == bool(number)
+
+
 # --- random programs
 
 
-def draw(chance: random.Random) -> str:
+def draw(chance: random.Random, is_differentiating: bool) -> str:
     """A function over state `s` and arguments, as text."""
     names = ["s[0]", "s[1]", "s[2]", "x", "y"]
     lines = []
@@ -203,12 +287,13 @@ def draw(chance: random.Random) -> str:
             (f"{a} * {b}", f"{a} * 2", f"{a} + {b}", f"{a}.detach() * {b}", f"{a}.exp() * .1")
         )
         added = f"{place} += {value}" if place != "y" else f"y.assign(y + {value})"
-        kind = chance.randrange(4)
+        kind = chance.randrange(4 + 2 * is_differentiating)
+        slope = f"({value} * {chance.choice(names) if kind > 3 else a}).sum().gradient({b})[0]"
         lines.append(
             (f"{place}.assign({value})", f"{place}[:1] = ({value})[:1]", added,
-             f"v{number} = {value}")[kind]
+             f"v{number} = {value}", f"v{number} = {slope}", f"v{number} = {slope}.realize()")[kind]
         )  # fmt: skip
-        if kind == 3:
+        if kind > 2:
             names.append(f"v{number}")
         elif chance.random() < 0.3:
             lines.append(chance.choice((f"{place}.realize()", "Tensor.realize(s[0], s[1])")))
@@ -217,10 +302,12 @@ def draw(chance: random.Random) -> str:
     return "def step(x, y):\n" + "".join(f"    {line}\n" for line in lines)
 
 
-def run(seed: int, wrap: Callable[[Step], Step]) -> list[Any]:
-    """Values and gradients after each call of two such functions, wrapped or not."""
+def run(seed: int, wrap: Callable[[Step], Step], is_differentiating: bool = False) -> list[Any]:
+    """Values and gradients after each call of two such functions, wrapped or not, up to one that
+    differentiates inside and is refused.
+    """
     chance = random.Random(seed)
-    texts = [draw(chance) for _ in range(2)]
+    texts = [draw(chance, is_differentiating) for _ in range(2)]
     state = [host(1 + n, 2, asks=chance.choice([None, None, True, False])) for n in range(3)]
     steps: list[Step] = []
     for text in texts:
@@ -234,18 +321,23 @@ def run(seed: int, wrap: Callable[[Step], Step]) -> list[Any]:
     given: list[Tensor] = []
     results: list[Tensor] = []
     found: list[Any] = []
-    for _ in range(9):
+    for number in range(9):
         step, x, y, factor = chance.choice(steps), drawn(), drawn(), drawn()
         given = [*given, x][-4:]
         if chance.random() < 0.3 and results:
             x = results[0]
         if chance.random() < 0.2:
             y.assign(state[0] * factor)
-        result = step(x, y)
+        if is_differentiating and number > 3 and chance.random() < 0.5:
+            x = state[chance.randrange(3)] * drawn()
+        try:
+            result = step(x, y)
+        except (GradientError, JitError):
+            assert is_differentiating
+            break
         results = [result] if result is not None else results
         if chance.random() < 0.15:
-            number = chance.randrange(3)
-            state[number].assign(drawn() * state[0])
+            state[chance.randrange(3)].assign(drawn() * state[0])
         values = [*state, y, *results]
         found += [value.tolist() for value in values]
         pairs = [(chance.choice(values), chance.choice([*given, factor, *values])) for _ in "123"]
@@ -260,5 +352,16 @@ def test_captures_of_random_writes_differentiate_as_eager_calls_or_refuse(seed: 
     wanted, found = run(seed, lambda step: step), run(seed, TinyJit)
 
     for one, other in zip(wanted, found, strict=True):
+        if None not in (one, other):
+            assert other == pytest.approx(one, rel=1e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "seed", [0, 9, *[pytest.param(n, marks=pytest.mark.slow) for n in range(10, 40)]]
+)
+def test_captures_that_differentiate_inside_do_as_eager_calls_or_refuse(seed: int) -> None:
+    wanted, found = (run(seed, wrap, is_differentiating=True) for wrap in (lambda f: f, TinyJit))
+
+    for one, other in zip(wanted, found, strict=False):
         if None not in (one, other):
             assert other == pytest.approx(one, rel=1e-3, nan_ok=True)

@@ -98,6 +98,11 @@ def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
     return whole
 
 
+def homes_at(nodes: Iterable[UOp]) -> Homes:
+    """The homes of some memory and identities themselves, whatever values they have."""
+    return frozenset([weakref.ref(known_of(node).home) for node in nodes])
+
+
 def still_there(memory: UOp) -> list[UOp]:
     """The memory, in its present versions, and identities where gradients of memory ended."""
     return present(ended_at(memory))
@@ -150,10 +155,10 @@ def end_at(memory: UOp, origins: Homes, shown: Iterable[UOp] = ()) -> None:
     """Record what memory was computed from, at which gradients end: that is neither its former
     content, nor the tensor itself, by the identities `shown`.
     """
-    known = [*map(known_of, buffers_below(memory))]
-    own = {weakref.ref(each.home) for each in (*known, *map(known_of, shown))}
-    for each in known:
-        each.made, each.ended = None, origins - own
+    buffers = buffers_below(memory)
+    ended = origins - homes_at([*buffers, *shown])
+    for known in map(known_of, buffers):
+        known.made, known.ended = None, ended
 
 
 def origin(node: UOp) -> UOp:

@@ -26,6 +26,7 @@ from tinycore.tensor.autograd.gradient_sources import (
     end_at,
     ended_at,
     ended_below,
+    homes_at,
     is_filled,
     origin,
     reached,
@@ -43,6 +44,7 @@ from tinycore.tensor.autograd.past import (
     made_of,
 )
 from tinycore.tensor.autograd.versions import WRITTEN
+from tinycore.tensor.storage.change_tracking import own_sets
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import Reads, UOp, is_gradient_leaf, likely_above, ordered
@@ -336,13 +338,15 @@ def check_ended(
     root: UOp,
     nodes: Iterable[UOp],
     wanted: Callable[[Sequence[UOp]], Iterable[UOp]],
+    targets: Collection[UOp] | None = None,
 ) -> None:
     """Raises GradientError where `realize` cut the way to memory off that wants a gradient.
 
     `nodes` are the root and those below it. `wanted` selects BUFFERs from some, and may give
-    others.
+    others; captures are told if it always gives the `targets`.
     """
-    if not any(n.op is BUFFER and ended_at(n) for n in nodes):
+    sets = own_sets()
+    if not (sets or any(n.op is BUFFER and ended_at(n) for n in nodes)):
         return  # as mostly, without a look at which of them a gradient goes to
     origins = {
         memory: still_there(memory)
@@ -350,10 +354,12 @@ def check_ended(
         if not is_gradient_leaf(node)
         for memory in sources_at(node)
     }
-    asked = wanted([*chain(origins, *origins.values())])
-    homes = {known_of(node).home for node in asked}
+    below = [*chain(origins, *origins.values())]
+    for change_set in sets:
+        change_set.note_slope(origins, targets)
+    homes = homes_at(wanted(below))
     for node, ended in origins.items():
-        if not homes.isdisjoint([known_of(n).home for n in ended]):
+        if not homes.isdisjoint(homes_at(ended)):
             raise GradientError(
                 f"backward: realize() ended the gradient at a tensor of {node.arg} elements, "
                 "which was computed from one that wants it. Differentiate "

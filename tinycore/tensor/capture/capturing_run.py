@@ -15,7 +15,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,7 +27,7 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.gradient_sources import ended_at, present
+from tinycore.tensor.autograd.gradient_sources import ended_at, ended_below, present
 from tinycore.tensor.autograd.past import Homes
 from tinycore.tensor.capture.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.capture.change_sets import Before, ChangeSet, realized_buffers
@@ -44,6 +44,7 @@ from tinycore.tensor.guards.environment import Change, Walk, is_same_nest
 from tinycore.tensor.guards.keys import shortened
 from tinycore.tensor.storage.liveness import while_walking
 from tinycore.tensor.storage.realization import compute, unrealized, unshare
+from tinycore.tensor.storage.storage import storages_over
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -388,7 +389,7 @@ class CapturingRun:
         nodes = list(dict.fromkeys(b for t in tensors for b in buffers_below(t.uop)))
         outputs = [buffer_of(node) for node in nodes]
         step = CapturedStep.of(recording, self.proxies.buffers, tuple(outputs), self.known.prune)
-        number = self.proxies.number
+        number, changes = self.proxies.number, self.change_set
         bindings = [
             number.get(node, None if buffer in recording.made else node)
             for node, buffer in zip(nodes, outputs, strict=True)
@@ -409,7 +410,7 @@ class CapturingRun:
         self.values = rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left)
         written = {
             number.get(n, n): origins_of(found, number, made)
-            for n, found in self.change_set.origins.items()
+            for n, found in changes.origins.items()
             if n in number or buffer_of(n) not in recording.made
             if {*present(found)} != {n}  # itself alone
         }
@@ -423,7 +424,17 @@ class CapturingRun:
                 p: origins_of(ended_at(n), number, made) for n, p in made.items() if n in nodes
             },
             written=written,
+            arrived=origins_of(self.arrived, number, {}) if self.arrived else None,
+            asked=origins_of(changes.asked, number, {}),
+            asks_all=changes.asks_all,
         )
+
+    @cached_property
+    def arrived(self) -> Homes:
+        """Memory at which gradients arrived, also through what was made inside; not that which the
+        arguments of this call were computed from.
+        """
+        return self.change_set.arrived | self.change_set.below - ended_below(self.given.nodes)
 
     def found_graded(self) -> list[tuple[Reference, bool]]:
         """Tensors that were given a gradient, which may have been taken away again, and whether
@@ -435,16 +446,21 @@ class CapturingRun:
 
     @while_walking
     def found_state(self, recording: Recording) -> list[State]:
-        """The tensors from before whose memory the launches work on, then others around.
+        """The tensors from before whose memory the launches work on, or gradients arrived at, then
+        others around.
 
         Of memory that the function reaches by a tensor of its environment, other tensors are left
         out: a view that the caller or another thread holds for a while is not what it works on.
         Raises JitError where such a tensor is gone: the function put another one in its place.
         """
         used = {base_buffer(b) for i in recording.items for b in i.bufs if b not in recording.made}
+        arrived = {n: storages_over(n) for n in present(self.arrived)}
+        used |= {base_buffer(buffer_of(node)) for node, found in arrived.items() if found}
         graded = [tensor for tensor, _ in self.gradients]
         around = {id(t): t for t in (*self.walk.values, *graded) if isinstance(t, Tensor)}
-        found: dict[int, Any] = {**around}
+        found: dict[int, Any] = {
+            id(t): t for storages in arrived.values() for s in storages for t in s.tensors()
+        } | around
         for bound in self.change_set.bound.values():
             if (buffer := bound.buffer()) in used:
                 storages = bound.storages()

@@ -7,8 +7,9 @@ given a gradient, and bound: no other tensor is looked at. See `change_tracking.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,8 @@ from tinycore.engine.transactions import base_buffer
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.past import Home, Homes
+from tinycore.tensor.autograd.gradient_sources import homes_at
+from tinycore.tensor.autograd.past import NOBODY, Home, Homes
 from tinycore.tensor.storage.change_tracking import change_sets
 from tinycore.tensor.storage.storage import Storage, of_memory, storages_over
 from tinycore.uop.node import UOp, unique
@@ -92,6 +94,10 @@ class ChangeSet:
         """Memory that computations of this thread worked on, by the number of its BUFFER."""
         self.origins: dict[UOp, Homes] = {}
         """Sources of the BUFFERs that it wrote to, perhaps their own former content."""
+        self.arrived, self.below, self.asked = NOBODY, NOBODY, NOBODY
+        """Memory at which gradients arrived, where those ended, and their targets."""
+        self.asks_all = False
+        """True if one was asked for by all that require it."""
         self.start = unique().arg
         """BUFFERs from before have lower numbers."""
         self.shown = frozenset(of_memory)
@@ -136,6 +142,15 @@ class ChangeSet:
             was_shown = number < self.start and id(node) in self.shown
             buffer = weakref.ref(base_buffer(buffer_of(node)))
             self.bound[number] = Bound(versions.home(node), buffer, was_shown)
+
+    def note_slope(
+        self, origins: Mapping[UOp, Iterable[UOp]], targets: Iterable[UOp] | None
+    ) -> None:
+        """Record that a gradient arrives at some memory, which targets, or all that ask, get."""
+        self.arrived |= homes_at(origins)
+        self.below |= homes_at(chain(*origins.values()))
+        self.asked |= homes_at(targets or ())
+        self.asks_all |= targets is None
 
     def moved(self) -> list[tuple[Before, Any]]:
         """Tensors from before that have other nodes now."""

@@ -26,10 +26,19 @@ from tinycore.tensor.autograd.gradient_sources import (
     end_at,
     ended_at,
     ended_below,
+    homes_at,
     present,
 )
-from tinycore.tensor.autograd.past import NOTHING_KNOWN, Homes, known_of
+from tinycore.tensor.autograd.past import (
+    NOBODY,
+    NOTHING_KNOWN,
+    Homes,
+    Known,
+    kept_of,
+    known_of,
+)
 from tinycore.tensor.capture.arguments import rebuilt
+from tinycore.tensor.storage.liveness import buffers_of_parameters
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
 from tinycore.uop.movement import base_of
@@ -176,6 +185,7 @@ class LeftGradients(NamedTuple):
         return LeftGradients()
 
 
+ENDED, MADE = map(attrgetter, ("ended", "made"))
 IS_SEEN, NODE = map(attrgetter, ("_is_seen", "_view.value"))
 GRADIENTS: Final = repeat("_grad")
 
@@ -245,6 +255,14 @@ class RecordedCall:
     """The state among them, with what that was computed from, until it changes."""
     written: Mapping[int | UOp, Origins] = field(default_factory=dict)
     """The same for what it writes to: numbers of buffers of arguments, and the BUFFERs of state."""
+    arrived: Origins | None = None
+    """Memory at which gradients inside arrive."""
+    asked: Origins = NOBODY, (), ()
+    """Their targets."""
+    asks_all: bool = False
+    """True if one is for all that require it."""
+    facts: list[Known] = field(init=False, default_factory=list)
+    """Facts of the state among the memory at which gradients arrive."""
     known: int = field(init=False, default=-1)
     """The number of changes for which `pasts`, and what was written, are known."""
     near: Mapping[int, Homes] = field(init=False, default_factory=dict)
@@ -257,6 +275,27 @@ class RecordedCall:
     def __post_init__(self) -> None:
         expected = Expected(self)
         self.expected = expected if expected.terms else None
+
+    def goes_on(self, given: Sequence[UOp], arrived: Origins) -> bool:
+        """True if a gradient inside would now go on below what it has arrived at: that was computed
+        since the capture from what gets it.
+        """
+        fixed, places, _ = arrived
+        arguments = [given[place] for place in places]
+        if self.known < 0:
+            self.facts = [*map(known_of, present(fixed))]
+        facts = [*self.facts, *map(known_of, arguments)]
+        if not (any(map(ENDED, facts)) or any(map(MADE, facts))):
+            return False  # as mostly
+        memory = [*present(fixed), *arguments]
+        pasts = [ended_below([node]) - homes_at([node]) for node in memory]
+        getting = [given[place] for place in self.asked[1]]
+        if self.asks_all:
+            getting += buffers_of_parameters([*memory, *present(NOBODY.union(*pasts))])
+        asked = self.asked[0] | homes_at(getting)
+        return not all(map(asked.isdisjoint, pasts)) or (
+            self.asks_all and any(map(kept_of, memory))
+        )
 
     def end_gradients(self, nodes: Mapping[int, UOp], given: Sequence[UOp]) -> None:
         """Record of new outputs, and of what was written, what they were computed from: a gradient
@@ -372,9 +411,12 @@ class RecordedCall:
             [],
             (),
             [],
-            {place: (frozenset(), *found) for place, (_, *found) in self.origins.items()},
+            {place: (NOBODY, *found) for place, (_, *found) in self.origins.items()},
             {},
-            {k: (frozenset(), *found) for k, (_, *found) in self.written.items() if type(k) is int},
+            {k: (NOBODY, *found) for k, (_, *found) in self.written.items() if type(k) is int},
+            self.arrived and (NOBODY, *self.arrived[1:]),
+            (NOBODY, *self.asked[1:]),
+            self.asks_all,
         )
 
 
