@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -161,12 +161,7 @@ def test_many_random_twins_keep_their_gradients() -> None:
         check(seed)
 
 
-STILL_WRONG: Final = pytest.mark.xfail(
-    strict=False, reason="an open fault: kernelize may lose uses of a twin, by the order of frees"
-)
-
-
-@pytest.mark.parametrize("seed", [406, 711, pytest.param(1216, marks=STILL_WRONG), 1352])
+@pytest.mark.parametrize("seed", [406, 711, 1216, 1352, 2548, 3067, 3171, 3350])
 def test_twins_that_are_kernelized_apart_keep_their_gradients(seed: int) -> None:
     check(seed)
 

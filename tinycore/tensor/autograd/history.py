@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tinycore._locks import recursive_lock
 from tinycore._lru import Lru
 from tinycore.dtype import dtypes
 from tinycore.errors import GradientError
@@ -41,6 +40,7 @@ from tinycore.tensor.autograd.past import (
     home_of_value,
     kept_of,
     known_of,
+    lock,
     made_of,
 )
 from tinycore.tensor.autograd.versions import WRITTEN
@@ -72,7 +72,6 @@ class GraphFacts(NamedTuple):
     """True if all nodes are canonical, and the numbers of identities those of the form."""
 
 
-lock: Final = recursive_lock()
 kept: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
 """Memory that knows its graph."""
 
@@ -115,6 +114,7 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
         ends = Ends(form, values)
         size = ends.facts.size + longest_past(form, values.values())
         reads = read_by(form)
+        filled = done(filter(is_filled, form.assigned))  # which all other graphs show by now
         found = []
         for node, memory in values.items():
             reached = ends.reached(node)
@@ -124,6 +124,8 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
             inner = {n: values[n] for n in below if n in values}
             own = origin(node) if node.op is Op.ASSIGN else None
             if has_source(sources, own) or (own is None and inner):
+                inner = {n.substitute(filled): m for n, m in inner.items()} if filled else inner
+                node = node.substitute(filled)
                 found.append((memory, Made(node, sources, inner, reads, size, marks)))
             elif inner:
                 end_at(memory, ends.at(node))
@@ -203,7 +205,12 @@ class Ends:
             found = ended_below(ends)
         else:
             marks = [n for n in below if base_of(n) is not base]
-            found = ended_below(ends + [n for n in marks if n.op is Op.DETACH or n in told])
+            ends += [n for n in marks if n.op is Op.DETACH or n in told]
+            detached = [base_of_view(n) for n in marks if n.op is Op.DETACH]
+            shown = [
+                m for value in detached if value.arg == graph.EQUAL for m in buffers_below(value)
+            ]
+            found = ended_below([*ends, *shown])  # which tensors show by other nodes than graphs
             written = [n for n in marks if n.op is Op.ASSIGN or made_of(n)]
             found |= versions.references(chain(*map(buffers_below, written)))
         equal = [base] if home_of_value(base) else []
@@ -304,7 +311,7 @@ def parts_in(
     def before(node: UOp) -> list[UOp]:
         base = base_of(node)
         found = versions_at[homes_of(base)] if base.op in WRITTEN else ()
-        present = base, done.get(base), source_of(base)
+        present = base, *done.get(base, ()), source_of(base)
         return [n for n in found if n not in present]
 
     return equal, before

@@ -83,7 +83,7 @@ class Known:
 NOTHING_KNOWN: Final = Known(UOp.sink())
 """Facts of a node of which none is known."""
 lock: Final = recursive_lock()
-"""Held while something becomes known of a node."""
+"""Held while something becomes known of nodes."""
 
 
 def known_of(node: UOp) -> Known:

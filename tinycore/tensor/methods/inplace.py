@@ -38,26 +38,11 @@ class InPlace(Realization):
 
     # --- operators
 
-    def __iadd__(self, x: Self | Scalar) -> Self:
-        return self._written("add in place", self.add(x))
-
-    def __isub__(self, x: Self | Scalar) -> Self:
-        return self._written("sub in place", self.sub(x))
-
-    def __imul__(self, x: Self | Scalar) -> Self:
-        return self._written("mul in place", self.mul(x))
-
-    def __itruediv__(self, x: Self | Scalar) -> Self:
-        return self._written("div in place", self.div(x))
-
     def __ifloordiv__(self, x: Self | Scalar) -> Self:
         return self._written("idiv in place", self.idiv(x))
 
     def __imod__(self, x: Self | Scalar) -> Self:
         return self._written("mod in place", self.mod(x))
-
-    def __ipow__(self, x: Self | Scalar) -> Self:
-        return self._written("pow in place", self.pow(x))
 
     def __imatmul__(self, x: Self) -> Self:
         return self._written("matmul in place", self.matmul(x))
@@ -89,11 +74,11 @@ class InPlace(Realization):
         >>> x.add_(10).sub_(Tensor([0.5, 0.5]), alpha=2).tolist(), row.tolist()
         ([10.0, 11.0], [11.0])
         """
-        return self._written("add_", self.add(x if alpha == 1 else self.ufix(x).mul(alpha)))
+        return self._written("add in place", self.add(x if alpha == 1 else self.ufix(x).mul(alpha)))
 
     def sub_(self, x: Self | Scalar, *, alpha: Scalar = 1) -> Self:
         """Subtract `alpha` times `x` in place; returns itself."""
-        return self._written("sub_", self.sub(x if alpha == 1 else self.ufix(x).mul(alpha)))
+        return self._written("sub in place", self.sub(x if alpha == 1 else self.ufix(x).mul(alpha)))
 
     def mul_(self, x: Self | Scalar) -> Self:
         """Multiply in place; returns itself.
@@ -101,17 +86,17 @@ class InPlace(Realization):
         >>> Tensor([1.0, 2.0]).mul_(3).div_(2).pow_(2).tolist()
         [2.25, 9.0]
         """
-        return self._written("mul_", self.mul(x))
+        return self._written("mul in place", self.mul(x))
 
     def div_(
         self, x: Self | Scalar, *, rounding_mode: Literal["trunc", "floor"] | None = None
     ) -> Self:
         """Divide in place; returns itself."""
-        return self._written("div_", self.div(x, rounding_mode=rounding_mode))
+        return self._written("div in place", self.div(x, rounding_mode=rounding_mode))
 
     def pow_(self, x: Self | Scalar) -> Self:
         """Raise to a power in place; returns itself."""
-        return self._written("pow_", self.pow(x))
+        return self._written("pow in place", self.pow(x))
 
     def clamp_(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
         """Limit in place; returns itself. Raises ArgumentError when neither limit is given.
@@ -136,6 +121,8 @@ class InPlace(Realization):
         [5.0, 15.0]
         """
         return self._written("lerp_", self.lerp(end, weight))
+
+    __iadd__, __isub__, __imul__, __itruediv__, __ipow__ = add_, sub_, mul_, div_, pow_
 
     # --- methods that take over a value
 

@@ -390,16 +390,12 @@ def slope_of_acosh(g: UOp, call: UOp) -> list[Special]:
     return [Special._from_node(g) / root]
 
 
-@by_slope
-def slope_of_sinh(a: Special) -> Special:
-    """d sinh(a) = cosh(a) da."""
-    return a.cosh()
+slope_of_sinh = by_slope(lambda a: a.cosh())
+"""d sinh(a) = cosh(a) da."""
 
 
-@by_slope
-def slope_of_cosh(a: Special) -> Special:
-    """d cosh(a) = sinh(a) da."""
-    return a.sinh()
+slope_of_cosh = by_slope(lambda a: a.sinh())
+"""d cosh(a) = sinh(a) da."""
 
 
 def slope_of_atanh(g: UOp, call: UOp) -> list[Special]:
@@ -408,10 +404,8 @@ def slope_of_atanh(g: UOp, call: UOp) -> list[Special]:
     return [Special._from_node(g) / (1 - a * a)]
 
 
-@by_slope
-def slope_of_expm1(a: Special) -> Special:
-    """d expm1(a) = exp(a) da."""
-    return a.exp()
+slope_of_expm1 = by_slope(lambda a: a.exp())
+"""d expm1(a) = exp(a) da."""
 
 
 @by_slope
@@ -422,22 +416,16 @@ def slope_of_tanh(a: Special) -> Special:
     return decay * 4 / (decay + 1).square()
 
 
-@by_slope
-def slope_of_asin(a: Special) -> Special:
-    """d asin(a) = da / sqrt(1 - a**2)."""
-    return (1 - a.square()).rsqrt()
+slope_of_asin = by_slope(lambda a: (1 - a.square()).rsqrt())
+"""d asin(a) = da / sqrt(1 - a**2)."""
 
 
-@by_slope
-def slope_of_acos(a: Special) -> Special:
-    """d acos(a) = -da / sqrt(1 - a**2)."""
-    return -(1 - a.square()).rsqrt()
+slope_of_acos = by_slope(lambda a: -(1 - a.square()).rsqrt())
+"""d acos(a) = -da / sqrt(1 - a**2)."""
 
 
-@by_slope
-def slope_of_erf(a: Special) -> Special:
-    """d erf(a) = 2 exp(-a**2) / sqrt(pi) da."""
-    return (-a.square()).exp() * (2 / math.sqrt(math.pi))
+slope_of_erf = by_slope(lambda a: (-a.square()).exp() * (2 / math.sqrt(math.pi)))
+"""d erf(a) = 2 exp(-a**2) / sqrt(pi) da."""
 
 
 # --- pieces
