@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tinycore import Tensor, TinyJit, nn
+from tinycore import Context, Tensor, TinyJit, nn
 from tinycore.errors import GradientError, JitError
 from tinycore.tensor.autograd import history
 from tinycore.tensor.autograd.gradient_sources import ended_at
@@ -272,6 +272,81 @@ def test_what_is_detached_inside_may_have_a_past() -> None:
 
         assert [hidden.tolist(), slope.tolist()] == wanted
         assert (step.captured is not None) == bool(number)
+
+
+def network() -> tuple[list[Tensor], nn.optim.Optimizer]:
+    """Two parameters with their optimizer."""
+    params = [host(1, 2, asks=True), host(0.5, -0.3, asks=True)]
+    return params, nn.optim.SGD(params, lr=0.01)
+
+
+def train_adversaries(wrap: Callable[[Step], Step], is_cleared: bool) -> list[float]:
+    """Losses of two networks that train against each other, in steps of their own."""
+    (scale, bias), generator = network()
+    (weight, square), discriminator = network()
+
+    def judge(z: Tensor, x: Tensor) -> Tensor:
+        discriminator.zero_grad()
+        fake = (scale * z + bias).detach()
+        loss = ((fake - x) * weight).sum() + (weight * weight * square).sum()
+        loss.backward()
+        return loss.realize(*discriminator.schedule_step())
+
+    def make(z: Tensor) -> Tensor:
+        generator.zero_grad()
+        if is_cleared:
+            discriminator.zero_grad()  # whose parameters get gradients here, too
+        loss = -((scale * z + bias) * weight).sum()
+        loss.backward()
+        return loss.realize(*generator.schedule_step())
+
+    steps = wrap(judge), wrap(make)
+    found = []
+    with Context(TRAINING=1):
+        for number in range(5):
+            found.append(steps[0](host(number, 1), host(2, number)).item())
+            found.append(steps[1](host(1, number)).item())
+    return found
+
+
+def train_in_parts(wrap: Callable[[Step], Step], is_written: bool) -> list[float]:
+    """Losses of a network whose gradients are added up over three calls."""
+    params, optimizer = network()
+
+    def part(x: Tensor) -> Tensor:
+        loss = (params[0] * params[0] * params[1] * x).sum()
+        if not is_written:
+            loss.backward()
+            return loss.realize()
+        for param, gradient in zip(params, loss.gradient(*params), strict=True):
+            assert param.grad is not None
+            param.grad.assign(param.grad + gradient)
+        return loss.realize()
+
+    for param in params if is_written else ():
+        param.grad = param.zeros_like().realize()
+    step = wrap(part)
+    found = []
+    with Context(TRAINING=1):
+        for number in range(12):
+            found.append(step(host(number, 1)).item())
+            if number % 3 == 2:
+                optimizer.step()
+                for grad in [param.grad for param in params if param.grad is not None]:
+                    grad.assign(grad.zeros_like())
+    return found
+
+
+@pytest.mark.parametrize("train", [train_adversaries, train_in_parts])
+def test_gradients_of_several_captured_steps_are_spelled_as_the_message_says(
+    train: Callable[[Callable[[Step], Step], bool], list[float]],
+) -> None:
+    with pytest.raises(JitError, match=r"other steps train.*p\.grad\.assign"):
+        train(TinyJit, False)
+
+    wanted = train(lambda step: step, False)
+    assert train(lambda step: step, True) == pytest.approx(wanted)
+    assert train(TinyJit, True) == pytest.approx(wanted)
 
 
 # --- random programs

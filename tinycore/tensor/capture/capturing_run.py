@@ -549,7 +549,9 @@ def replaced_error(name: str, shape: tuple[Any, ...]) -> JitError:
     return JitError(
         f"{name} read a tensor of shape {shape} and then put another one in its place, as in "
         "`x = x + 1`, or by adding to a gradient that was there before; a replay would read the "
-        "first one for ever. Write to it with assign, or begin with zero_grad()"
+        "first one for ever. Write to it with assign, or begin with zero_grad(), also of what "
+        "other steps train and backward() reaches. To add gradients up over several calls, "
+        "write to them: p.grad.assign(p.grad + loss.gradient(p)[0])"
     )
 
 
