@@ -129,6 +129,8 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
                 found.append((memory, Made(node, sources, inner, reads, size, marks)))
             elif inner:
                 end_at(memory, ends.at(node))
+        for value in versions.with_values() if filled else ():
+            versions.move(value, value.substitute(filled))
         for each, made in found:
             if size > MOST_HISTORY_NODES or each.op is Op.MULTI:  # then its parts know the ends
                 end_at(each, ended_below(made.sources))
