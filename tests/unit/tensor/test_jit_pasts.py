@@ -190,6 +190,12 @@ def test_new_memory_is_not_taken_for_what_was_freed_in_its_place() -> None:
     assert history.renewed([new]) == {}
 
 
+def taken_gradient(weight: Tensor) -> Tensor:
+    found, weight.grad = weight.grad, None
+    assert found is not None
+    return found
+
+
 def assigned_lazily(weight: Tensor) -> Tensor:
     return host(0, 0).assign(weight * 2)
 
@@ -220,9 +226,7 @@ def test_a_gradient_inside_goes_on_below_what_was_computed_since_the_capture(
             return (weight * other).sum().gradient(weight)[0].realize()
         weight.grad = None
         (weight * other).sum().backward()
-        found, weight.grad = weight.grad, None
-        assert found is not None
-        return found.realize()
+        return taken_gradient(weight).realize()
 
     for _ in range(4):
         assert step(host(1, 1)).tolist() == [1, 1]
