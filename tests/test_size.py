@@ -36,11 +36,11 @@ BUDGETS: Final = {
     "tinycore/render": 17_938,
     "tinycore/schedule": 57_480,
     "tinycore/tensor": 13_548,
-    "tinycore/tensor/autograd": 9_415,
+    "tinycore/tensor/autograd": 9_445,
     "tinycore/tensor/capture": 16_622,
     "tinycore/tensor/guards": 7_689,
     "tinycore/tensor/interop": 7_399,
-    "tinycore/tensor/methods": 57_214,
+    "tinycore/tensor/methods": 57_222,
     "tinycore/tensor/storage": 12_238,
     "tinycore/uop": 45_067,
     "plugins/tiny_amd": 42_480,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 472_090
+SUM: Final = 472_130
 """The budgets of the core together."""
-FLOORS: Final = 433_680
+FLOORS: Final = 433_730
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
