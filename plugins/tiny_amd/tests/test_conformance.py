@@ -1,6 +1,7 @@
-"""The suite's cases of memory and order through the driver, for both kinds of queues; its kernels,
-which are the same for both, through PM4, and a sample of them through AQL, on other families, and
-on cards that are driven by their registers. `docs/generate_conformance.py` runs all of it.
+"""The suite's cases of memory and order through the driver, for both kinds of queues and on cards
+that are driven by their registers; its kernels, which are the same for all, through PM4, and a
+sample of them in the other ways. Other families differ in fields of some packets: they share the
+cases of memory and order, and run a sample of the kernels. `docs/generate_conformance.py` runs all.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ CARDS = {"PM4": NAVI31, "AQL": NAVI31, "RDNA2": NAVI21, "RDNA4": NAVI48, "CDNA3"
 """Kinds of queues, or families, which have queues of PM4."""
 KINDS = (*CARDS, "PCI")
 """PCI: two cards by their registers, with queues of PM4."""
+SHARING = ("RDNA2", "RDNA4", "CDNA3")
+"""Families that share the cases of memory and order: each has others."""
 
 
 def chosen(level: Level) -> list[Trial]:
@@ -41,17 +44,38 @@ def chosen(level: Level) -> list[Trial]:
     return [t for t in trials(level) if t.case.level == level and not t.needs & OTHERS]
 
 
-def kernels() -> list[tuple[str, Trial]]:
-    """Kinds of queues or cards, and the trials of kernels that run through them."""
-    return [
-        (queue, trial)
-        for queue in KINDS
-        for trial in chosen(Level.COMPUTE)
-        if queue == "PM4" or zlib.crc32(trial.name.encode()) % SAMPLE == 0
-    ]
+def is_run(kind: str, trial: Trial) -> bool:
+    """True if a trial runs through a kind of queue, or on a family."""
+    place = zlib.crc32(trial.name.encode())
+    if trial.case.level == Level.COMPUTE:
+        return kind == "PM4" or place % SAMPLE == 0
+    return kind not in SHARING or place % len(SHARING) == SHARING.index(kind)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+def is_slow(kind: str, trial: Trial) -> bool:
+    """True if a trial takes long, and others run faster."""
+    return trial.name in LONG or (trial.name == CHURN and kind != "PM4")
+
+
+def on_cards(level: Level) -> pytest.MarkDecorator:
+    """Kinds of queues or cards, and the trials of a level that run through them."""
+    cases = [(kind, trial) for kind in KINDS for trial in chosen(level) if is_run(kind, trial)]
+    return pytest.mark.parametrize(
+        ("subject", "trial"),
+        [
+            pytest.param(
+                *case,
+                id=f"{case[0]}-{case[1].name}",
+                marks=[pytest.mark.slow] if is_slow(*case) else [],
+            )
+            for case in cases
+        ],
+        indirect=["subject"],
+        scope="module",
+    )
+
+
+@pytest.fixture(scope="module")
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     """Two cards of a stand-in."""
     if request.param == "PCI":
@@ -66,45 +90,19 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 
 
 @pytest.mark.sample(16)
-@pytest.mark.parametrize(
-    ("subject", "trial"),
-    [
-        pytest.param(
-            *(queue, t),
-            id=f"{queue}-{t.name}",
-            marks=[pytest.mark.slow] if t.name == CHURN and queue != "PM4" else [],
-        )
-        for queue in KINDS
-        for t in chosen(Level.MEMORY)
-    ],
-    indirect=["subject"],
-    scope="module",
-)
+@on_cards(Level.MEMORY)
 def test_memory(subject: Subject, trial: Trial) -> None:
     run_trial(trial, subject)
 
 
 @pytest.mark.sample(20)
-@pytest.mark.parametrize(
-    "trial",
-    [
-        pytest.param(t, marks=[pytest.mark.slow] if t.name in LONG else [])
-        for t in chosen(Level.ORDER)
-    ],
-    ids=lambda trial: trial.name,
-)
+@on_cards(Level.ORDER)
 def test_order(subject: Subject, trial: Trial) -> None:
     assert all(map(subject.claims, CLAIMED))
     run_trial(trial, subject)
 
 
 @pytest.mark.sample(80)
-@pytest.mark.parametrize(
-    ("subject", "trial"),
-    kernels(),
-    ids=[f"{queue}-{trial.name}" for queue, trial in kernels()],
-    indirect=["subject"],
-    scope="module",
-)
+@on_cards(Level.COMPUTE)
 def test_kernels(subject: Subject, trial: Trial) -> None:
     run_trial(trial, subject)

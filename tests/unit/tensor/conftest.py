@@ -75,7 +75,7 @@ RULES: Final = (
 RULE_OF: Final = {f"test_{name}.py": rule for rule in RULES for name in rule.names.split()}
 OTHERS: Final = Rule(USUAL, 1, "")
 
-EVERY: Final = 3
+EVERY: Final = 6
 """Sampling rate of tests that are slow on CPU:CLANG: one in so many runs. With a process per kernel
 they take longer than on all other targets together. Plans are those of CPU:LLVM, and
 plugins/tiny_cpu/tests has every operation on every type through both compilers.
