@@ -21,7 +21,7 @@ from benchmarks.cards.addresses import Places, extent_of, groups_of, places_of
 from benchmarks.cards.compiled import texture_loads
 from benchmarks.cards.machines import Card
 from tinycore.dtype import ImageDType, PointerDType, dtypes
-from tinycore.render.base import LATE, LinearKernel, pointer_of
+from tinycore.render.base import LinearKernel, pointer_of
 from tinycore.uop.matrix import MatrixUnit, OperandLoad
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, APPROXIMATE, COMPARISON, Op
@@ -33,7 +33,6 @@ __all__ = [
     "accesses_of",
     "counts_of",
     "in_waves",
-    "loads_ahead",
     "shared_loads",
     "turns_of",
     "without_repeats",
@@ -202,7 +201,6 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
     counts = Counts(groups, threads, kernel.shared_bytes, registers_of(kernel))
     boxes = {u.src[0].src[1]: u.arg.map.box_bytes for u in kernel.uops if copies_box(u)}
     counts.overlaps = bool(boxes) or any(map(groups_left, kernel.uops))
-    counts.overlaps |= loads_ahead(kernel)
     subgroups = -(-threads // card.subgroup)
     textures = texture_loads(kernel, card.target)
     given = widened_by(kernel, textures)
@@ -260,18 +258,6 @@ def counts_of(kernel: LinearKernel, card: Card) -> Counts:
         done = nest[0].times * part_begun(specials, nest[0])
         counts.far_bytes += read / len(sample) * SECTOR * done / places.shape[1] * groups
     return counts
-
-
-def loads_ahead(kernel: LinearKernel) -> bool:
-    """True if registers hold what is loaded for the next step of a loop while a unit multiplies."""
-    place = {node: number for number, node in enumerate(kernel.uops)}
-    products = [place[u] for u in kernel.uops if u.op is Op.MATRIX]
-    late = [u for u in kernel.uops if u.op is Op.STORE and u.arg == LATE]
-    loads = {u: [n for n in u.src[1].toposort() if n.op is Op.LOAD] for u in late}
-    return bool(late and products) and all(
-        max(place[n] for n in found) < min(products) and place[store] > max(products)
-        for store, found in loads.items()
-    )
 
 
 def part_begun(specials: Sequence[UOp], access: Access) -> float:

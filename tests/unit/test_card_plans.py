@@ -24,7 +24,6 @@ from benchmarks.cards.count import (  # noqa: E402
     copies_box,
     counts_of,
     in_waves,
-    loads_ahead,
     shared_loads,
     turns_of,
     without_repeats,
@@ -240,30 +239,6 @@ def test_products_of_few_large_tiles_are_one_kernel(name: str) -> None:
     assert len(launched) == 1
     assert any(u.op is Op.SHUFFLE for u in kernel.uops)
     assert counts_of(kernel, BY_NAME[name]).conflicts < 1.5
-
-
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("sizes", [(4, 1024, 32), (20, 1000, 40)], ids=str)
-@pytest.mark.parametrize("name", ["RX 7900 XTX", "M3"])
-def test_subgroups_share_sums_of_a_unit_where_tiles_are_few(
-    name: str, sizes: tuple[int, int, int]
-) -> None:
-    limits = replace(limits_of(BY_NAME[name]), threads=4096, units=16 if name == "M3" else 8)
-    parts = replace(CORRECT, name="CARD", renderer=lambda: Rewriter(limits), limits=limits)
-    rows, inner, columns = sizes
-    x, y = numbers(rows, inner), numbers(inner, columns)
-    with accelerator(parts), Context(VERIFY=1):
-        a, b = (Tensor(n, device="CARD").cast(dtypes.half).realize() for n in (x, y))
-        product = a.matmul(b, dtype=dtypes.float32) + 1
-        (item,) = product.schedule()
-        kernel = lower(item.ast, Rewriter(limits), "kernel")
-        found = product.numpy()
-
-    units = [u.arg for u in kernel.uops if u.op is Op.MATRIX]
-    assert units
-    assert math.prod(kernel.launch("block")) >= 4 * units[0].threads
-    assert loads_ahead(kernel) == (name != "M3")  # of whose units shared memory is not stated
-    assert numpy.array_equal(found, x @ y + 1)
 
 
 def test_sums_of_few_terms_down_columns_are_shared_by_few_threads() -> None:

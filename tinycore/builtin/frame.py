@@ -213,20 +213,6 @@ class Frame:
         first = numbers - numbers % self.cluster
         return [values.take(first + member, axis=axis) for member in range(self.cluster)]
 
-    def shared_block(self, size: int) -> Array:
-        """Bytes that all shared arrays of a workgroup lie in, a row for each of this piece."""
-        groups = [length for name, (_, length) in self.piece.items() if name.startswith("grid")]
-        return numpy.zeros((math.prod(groups), size), numpy.uint8)
-
-    def overlaid(self, node: UOp, block: Array, start: int) -> Memory:
-        """The shared array that begins at a byte of such a block."""
-        own = self.memory(node)
-        array = block.reshape(-1).view(own.array.dtype)
-        assert own.base is not None
-        size = own.array.itemsize
-        base = own.base // own.size * (block.shape[1] // size) + start // size
-        return Memory(array, own.dtype, own.size, own.label, base)
-
     def memory(self, node: UOp) -> Memory:
         """Shared memory for the workgroups of this piece, or registers for its threads."""
         dtype, axes = node.dtype, self.axes

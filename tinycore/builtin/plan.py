@@ -38,7 +38,7 @@ from tinycore.builtin.nest import (
 from tinycore.builtin.shared import Accesses
 from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
-from tinycore.render.base import LATE, SHARED_ALIGNMENT, LinearKernel, pointer_of
+from tinycore.render.base import LATE, LinearKernel, pointer_of
 from tinycore.uop.evaluate import round_to
 from tinycore.uop.instruction import Effect, reads_memory
 from tinycore.uop.node import UOp
@@ -67,10 +67,6 @@ class Plan:
         self.buffers = [u for u in self.slots if u.op is Op.DEFINE_GLOBAL]
         self._registers = [self.slots[u] for u in self.slots if is_register(u)]
         """Registers of one element hold whole arrays; storing replaces the array."""
-        linear = LinearKernel(name, uops, is_overlaid=True)
-        self._layout = linear.shared_layout if linear.has_overlaps else {}
-        """Shared arrays that overlap, as where renderers overlay them."""
-        self._shared_bytes = -(-linear.shared_bytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
         self._memories = [
             (self.slots[u], u)
             for u in self.slots
@@ -81,7 +77,9 @@ class Plan:
             for u in self.slots
         )
         """True if accesses to shared memory are watched: those of programs that fill ahead."""
-        self._cluster = max([effect.groups for effect in linear.effects], default=1)
+        self._cluster = max(
+            [effect.groups for effect in LinearKernel(name, uops).effects], default=1
+        )
         items = nest_of(name, uops)
         find_axes(items)
         launch = {u.arg: int(u.src[0].arg) for u in self.slots if u.op is Op.SPECIAL}
@@ -105,13 +103,8 @@ class Plan:
         for piece in frame.pieces():
             frame.enter(piece, self.specials)
             frame.kept, frame.watched = {}, []
-            block = frame.shared_block(self._shared_bytes) if self._layout else None
             for slot, node in self._memories:
-                if block is None or node not in self._layout:
-                    memory = frame.memory(node)
-                else:
-                    memory = frame.overlaid(node, block, self._layout[node])
-                frame.values[slot] = memory
+                frame.values[slot] = memory = frame.memory(node)
                 if self.fills_ahead and node.op is Op.DEFINE_LOCAL:
                     memory.accesses = Accesses(memory)
                     frame.watched.append(memory.accesses)

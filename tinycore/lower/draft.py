@@ -7,7 +7,7 @@ of plans for loops: ordering the reduced loops, and fusing loops that access mem
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -199,16 +199,12 @@ def fuse_loops(draft: Draft) -> None:
 
 def fusible(draft: Draft) -> Iterator[tuple[UOp, UOp]]:
     """Neighbors (outer, inner) where addresses move by a whole inner loop per outer step."""
-    nests = {tuple(n.src[1:]) for n in draft.facts.nodes if n.op in CLOSERS}
+    nodes = draft.facts.nodes
+    nests = {tuple(n.src[1:]) for n in nodes if n.op in CLOSERS}
     for nest in sorted(nests, key=lambda nest: [r.number for r in nest]):
-        yield from joined_pairs(draft.facts.nodes, nest)
-
-
-def joined_pairs(nodes: list[UOp], loops: Iterable[UOp]) -> Iterator[tuple[UOp, UOp]]:
-    """Neighboring loops (outer, inner) of fixed length that all addresses see as one."""
-    for outer, inner in itertools.pairwise(loops):
-        if outer.is_fixed and inner.is_fixed and are_one_loop(nodes, outer, inner):
-            yield outer, inner
+        for outer, inner in itertools.pairwise(nest):
+            if outer.is_fixed and inner.is_fixed and are_one_loop(nodes, outer, inner):
+                yield outer, inner
 
 
 def are_one_loop(nodes: list[UOp], outer: UOp, inner: UOp) -> bool:

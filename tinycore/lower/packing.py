@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from tinycore.lower.draft import Draft, joined_pairs
+from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.steps.stage import (
@@ -20,13 +20,11 @@ from tinycore.lower.steps.stage import (
     nest_of,
     staged_values,
 )
-from tinycore.lower.tile import Bind, Fuse, Reorder, Split
+from tinycore.lower.tile import Bind, Reorder, Split
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
-STRIP_GROUPS: Final = 8
-"""Groups of scattered rows that are filled at a time, each a line that is written."""
 LEAST_CHUNKS: Final = 4
 """Pieces of work per thread below which some threads would wait for others: with 4, the last piece
 is at most a quarter of a thread's work."""
@@ -133,12 +131,7 @@ def plan_fill(draft: Draft, number: int) -> None:
     if pair_dimension(draft):
         fill_pairs(draft, list(fill.src[1:]), lanes // 2)
         return
-    join_across(draft, number, lanes)
-    fill = fill_of(draft, number)
     loads = loads_of(fill)
-    if len(fill.src) > 3 and longest_stride(fill, 1) < longest_stride(fill, 2):
-        fill_in_strips(draft, list(fill.src[1:]))
-        fill = fill_of(draft, number)
     *outer, row = fill.src[1:]
     across = [r for r in outer if any(coefficient(n.src[1], r) == 1 for n in loads)]
     along = any(coefficient(n.src[1], row) == 1 for n in loads)
@@ -157,23 +150,6 @@ def plan_fill(draft: Draft, number: int) -> None:
         draft.do(Reorder(draft.present(*rest, (*square, 0), *vectors)))
 
 
-def join_across(draft: Draft, number: int, lanes: int) -> None:
-    """Join the loops across the rows of a fill where memory runs on from one to the next.
-
-    The weights of a convolution lie together along channels and places of its window, of which
-    squares have more than of either. Too few for two squares are better left alone.
-    """
-    fill = fill_of(draft, number)
-    if any(coefficient(n.src[1], fill.src[-1]) == 1 for n in loads_of(fill)):
-        return
-    joined = draft.copy()
-    while (pair := next(joined_pairs(fill.toposort(), fill.src[1:-1]), None)) is not None:
-        joined.do(Fuse(pair[0].number, pair[1].number))
-        fill = fill_of(joined, number)
-        if counter_of(joined.kernel, pair[0].number).extent >= 2 * lanes:
-            draft.become(joined.copy())
-
-
 def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:
     """Vectors of pairs along the rows of an array whose elements are pairs."""
     row, step = loops[-2:]
@@ -184,14 +160,6 @@ def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:
         draft.do(Split(number, lanes))
         number = (*number, 1)
     draft.do(Bind(number, AxisKind.VECTOR), Bind(step.number, AxisKind.PAIR))
-
-
-def fill_in_strips(draft: Draft, loops: list[UOp]) -> None:
-    """Fill some groups at a time, so that whole lines are read and few are written at once."""
-    groups = loops[0].number
-    draft.do(Split(groups, min(STRIP_GROUPS, loops[0].extent)))
-    order = ((*groups, 0), *(r.number for r in loops[1:-1]), (*groups, 1))
-    draft.do(Reorder(draft.present(*order)))
 
 
 def fill_of(draft: Draft, number: int) -> UOp:
@@ -212,9 +180,3 @@ def loads_of_elements(fill: UOp) -> list[UOp]:
     loads = loads_of(fill)
     moving = [len(n.ranges.intersection(fill.src[1:])) for n in loads]
     return [n for n, count in zip(loads, moving, strict=True) if count == max(moving)]
-
-
-def longest_stride(fill: UOp, place: int) -> int:
-    """Largest stride of the loop at a place among the loads of a fill."""
-    moves = [coefficient(n.src[1], fill.src[place]) for n in loads_of(fill)]
-    return max((abs(m) for m in moves if m is not None), default=0)

@@ -168,7 +168,7 @@ def lower(
     given = [n for size in sizes.values() for n in size.every(Op.DEFINE_VAR)]
     kernel, values = with_numbered_values(kernel.with_src((*kernel.src, *given)))
     extents = {name: extent_of(size, values) for name, size in sizes.items()}
-    linear = LinearKernel(name, linearize(kernel), values, extents, renderer.overlays_shared)
+    linear = LinearKernel(name, linearize(kernel), values, extents)
     verify_room(linear, renderer)
     if settings.VERIFY:
         verify(linear.uops, "linear", renderer.native_ops | renderer.approximate)

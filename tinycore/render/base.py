@@ -5,7 +5,7 @@ Floor 2. In: a tuple of UOps in order (see `LinearKernel`). Out: source text for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from math import inf
@@ -15,7 +15,6 @@ from tinycore._deferred import Deferred
 from tinycore.device.extent import Extent
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import PluginError, UnsupportedError
-from tinycore.render.lifetimes import arrays_apart
 from tinycore.uop.instruction import Effect, Instruction
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
@@ -216,7 +215,7 @@ class LinearKernel:
     """Sizes of the launch that depend on variables: those of a SPECIAL by its name, whose size in
     `uops` is the greatest, and that of the PARALLEL range as `parallel`."""
     is_overlaid: bool = False
-    """True if shared arrays with disjoint lifetimes may overlap."""
+    """Without effect, and kept for plugins of API 2.0: no shared arrays overlap."""
 
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:
@@ -254,35 +253,13 @@ class LinearKernel:
     @cached_property
     def shared_layout(self) -> Mapping[UOp, int]:
         """The first byte of each DEFINE_LOCAL in workgroup memory, aligned."""
-        apart = arrays_apart(self.uops) if self.is_overlaid else {}
         layout: dict[UOp, int] = {}
+        end = 0
         for array in self._shared_arrays:
             alignment = self.alignments.get(array, SHARED_ALIGNMENT)
-            ends = [0, *(start + array_bytes(other) for other, start in layout.items())]
-            others = [other for other in layout if other not in apart.get(array, ())]
-            if len(others) == len(layout):
-                ends = [max(ends)]
-            starts = sorted(-(-end // alignment) * alignment for end in ends)
-            layout[array] = next(
-                start for start in starts if not self._collides(array, start, layout, others)
-            )
+            layout[array] = start = -(-end // alignment) * alignment
+            end = start + array_bytes(array)
         return layout
-
-    def _collides(
-        self, array: UOp, start: int, layout: Mapping[UOp, int], others: Iterable[UOp]
-    ) -> bool:
-        """True if an array at `start` overlaps one of some others."""
-        end = start + array_bytes(array)
-        return any(start < layout[o] + array_bytes(o) and layout[o] < end for o in others)
-
-    @property
-    def has_overlaps(self) -> bool:
-        """True if some shared arrays overlap."""
-        layout = self.shared_layout
-        return any(
-            self._collides(array, start, layout, (other for other in layout if other is not array))
-            for array, start in layout.items()
-        )
 
     @cached_property
     def alignments(self) -> Mapping[UOp, int]:
@@ -384,8 +361,7 @@ class Renderer:
     """True if the language computes with vectors. If it only loads and stores them, arithmetic is
     lowered to lanes."""
     overlays_shared: ClassVar[bool] = False
-    """True if shared arrays are placed by `LinearKernel.shared_layout`, so that they may overlap.
-    False if each is a variable that the compiler places."""
+    """Without effect, and kept for plugins of API 2.0: no shared arrays overlap."""
     rules: ClassVar[Mapping[str, RuleSet]] = {}
     """Rules of the dialect that run before a pass of lowering, by the pass's name; those that put
     in instructions run before "tidy"."""

@@ -21,9 +21,10 @@ static void integers_body(int32_t *restrict data0, int32_t *restrict data1, int3
   for (int64_t i0 = 0; i0 < 64; i0++) {
     int32_t val0 = data3[i0];
     int32_t val1 = data4[i0];
+    float val2 = data5[i0];
     data0[i0] = (int32_t)((uint32_t)val0 + (uint32_t)val1);
     data1[i0] = divide_int32(val0, val1);
-    data2[i0] = float32_to_int32(data5[i0]);
+    data2[i0] = float32_to_int32(val2);
   }
 }
 void integers(void *const *buffers, const int64_t *values, int64_t begin, int64_t end) {

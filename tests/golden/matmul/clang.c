@@ -70,14 +70,21 @@ static void matmul_body(float *restrict data0, const float *restrict data1, cons
         acc6 = acc6 + (vec3 * val1);
         acc7 = acc7 + (vec3 * val2);
       }
+      float32x8 val6 = acc1;
+      float32x8 val7 = acc2;
+      float32x8 val8 = acc3;
+      float32x8 val9 = acc4;
+      float32x8 val10 = acc5;
+      float32x8 val11 = acc6;
+      float32x8 val12 = acc7;
       *(float32x8 *)(data0 + idx7) = acc0;
-      *(float32x8 *)(data0 + idx7 + 8) = acc1;
-      *(float32x8 *)(data0 + idx7 + 64) = acc2;
-      *(float32x8 *)(data0 + idx7 + 72) = acc3;
-      *(float32x8 *)(data0 + idx7 + 128) = acc4;
-      *(float32x8 *)(data0 + idx7 + 136) = acc5;
-      *(float32x8 *)(data0 + idx7 + 192) = acc6;
-      *(float32x8 *)(data0 + idx7 + 200) = acc7;
+      *(float32x8 *)(data0 + idx7 + 8) = val6;
+      *(float32x8 *)(data0 + idx7 + 64) = val7;
+      *(float32x8 *)(data0 + idx7 + 72) = val8;
+      *(float32x8 *)(data0 + idx7 + 128) = val9;
+      *(float32x8 *)(data0 + idx7 + 136) = val10;
+      *(float32x8 *)(data0 + idx7 + 192) = val11;
+      *(float32x8 *)(data0 + idx7 + 200) = val12;
     }
   }
 }

@@ -363,16 +363,6 @@ def test_equal_pieces_are_searched_for_among_few_numbers() -> None:
     assert even_pieces((1 << 61) - 1, 4) == (1 << 61) - 1  # a prime
 
 
-def test_weights_of_a_window_are_packed_by_transposing_squares() -> None:
-    x = Tensor.empty(1, 64, 28, 28, device="PYTHON")
-    weight = Tensor.empty(64, 64, 3, 3, device="PYTHON")
-    ast: UOp = x.conv2d(weight, padding=1).schedule()[-1].ast
-    tiled = apply_plan(ast, plan_for(ast, AVX512))
-    (fill,) = (n.src[1] for n in tiled.toposort() if n.op is Op.AFTER)
-
-    assert sorted(r.extent for r in fill.src[1:]) == [4, 16, 16, 64 * 9 // 16]
-
-
 def test_a_panel_beyond_the_first_cache_is_read_by_tall_tiles() -> None:
     x, weight = (Tensor.empty(*s, device="PYTHON") for s in ((64, 3072), (768, 3072)))
     ast: UOp = x.linear(weight.T).schedule()[-1].ast

@@ -340,15 +340,6 @@ def test_units_of_other_types_are_not_proposed() -> None:
     assert not proposed(singles(128, 32, 256))
 
 
-def test_groups_that_wait_for_their_fills_are_two_to_a_unit() -> None:
-    size = (128, 64, 128)
-    ast = product_for(MMA, size)
-    two, four = (replace(UNIT, units=units, copies=None) for units in (2, 4))
-
-    assert groups(ast, two) == (2, 2, 1)
-    assert math.prod(checked(ast, plan_for(ast, four), four, size).launch("grid")) == 8
-
-
 @pytest.mark.parametrize("sides", [(56, 56), (9, 30)], ids=str)
 def test_groups_of_a_tile_are_counted_as_they_are_launched(sides: tuple[int, int]) -> None:
     """Tiles of a convolution end where rows of images end, with fewer threads than a group has."""

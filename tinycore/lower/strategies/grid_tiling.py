@@ -55,16 +55,12 @@ class Tiling(ABC):
         """The estimated cost."""
 
     @abstractmethod
-    def cut(self, draft: Draft, sharers: int) -> Cut | None:
+    def cut(self, draft: Draft) -> Cut | None:
         """Cut the loops and launch groups; None if that is impossible."""
 
     @abstractmethod
     def stage(self, draft: Draft, cut: Cut, copies: int) -> bool:
         """Stage operands in so many copies; False if that is impossible, or does not pay."""
-
-    def shares(self) -> Iterable[int]:
-        """Numbers of threads or subgroups that share each sum (split-K), the best first."""
-        return (1,)
 
     def copies(self, cut: Cut) -> Iterable[int]:
         """Numbers of copies of each stage, the best first."""
@@ -78,17 +74,16 @@ class Tiling(ABC):
         the kernel."""
         given = draft.copy()
         try:
-            for sharers in dict.fromkeys(self.shares()):
-                if (cut := self.cut(draft, sharers)) is not None:
-                    whole = draft.copy()
-                    for copies in dict.fromkeys(self.copies(cut)):
-                        if self.stage(draft, cut, copies) and fits_group(draft):
-                            self.finish(draft, cut)
-                            return True
-                        draft.become(whole.copy())
-                draft.become(given.copy())
+            if (cut := self.cut(draft)) is not None:
+                whole = draft.copy()
+                for copies in self.copies(cut):
+                    if self.stage(draft, cut, copies) and fits_group(draft):
+                        self.finish(draft, cut)
+                        return True
+                    draft.become(whole.copy())
         except ArgumentError:
-            draft.become(given)
+            pass
+        draft.become(given)
         return False
 
     def proposal(self) -> Proposal:

@@ -135,7 +135,7 @@ class ChainTiling(Tiling):
             block //= 2
         return block
 
-    def cut(self, draft: Draft, sharers: int) -> Cut | None:
+    def cut(self, draft: Draft) -> Cut | None:
         """Subgroups of rows, and blocks of scores. Raises ArgumentError if the unit cannot compute
         the products."""
         unit, found, parts = self.unit, self.found, self.tile.parts

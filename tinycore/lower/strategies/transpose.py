@@ -146,7 +146,7 @@ class Squares(Tiling):
         """A cost below that of any plan that loads with strides."""
         return 1.0
 
-    def cut(self, draft: Draft, sharers: int) -> Cut | None:
+    def cut(self, draft: Draft) -> Cut | None:
         """Squares of words; None if nothing can be staged, such as values of bool."""
         row, column = self.row, self.column
         lanes = max(WORD_BYTES // draft.facts.moved_itemsize, 1)

@@ -19,7 +19,6 @@ from tinycore.lower.cooperative import filled_by_device, turn_of
 from tinycore.lower.cost import (
     ceil_power_of_two,
     cycles_of_loads,
-    floor_power_of_two,
     resident_groups,
 )
 from tinycore.lower.draft import Draft
@@ -55,11 +54,11 @@ from tinycore.lower.strategies.grid_tiling import (
     order_blocks,
 )
 from tinycore.lower.strategies.levels import ADDRESSES, ONE_TILE, Level, Tile
-from tinycore.lower.tile import Bind, Split, Tail
+from tinycore.lower.tile import Split, Tail
 from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import Op
 
 LEAST_COPIES: Final = 2
 """Copies of a stage that pay even if shared memory then holds only one group."""
@@ -69,11 +68,6 @@ lanes load them: mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
 EDGE_BYTES: Final = 1024
 """Time of the prologue and epilogue of a group, in bytes along the sum that take as long to
 compute: some 5 us on an H200, measured by wgmma on products of 2,048 and of 64 times 512."""
-ALONE: Final = 2.0
-"""Time of a group that is alone on its unit and waits for its own fills, relative to two groups of
-which one computes while the other fills."""
-LEAST_BLOCKS: Final = 4
-"""Fewest stages of each subgroup that shares a sum."""
 MOST_WASTE: Final = 1.25
 """Most work of tiles, padding included, relative to the product."""
 MOST_WASTE_OF_ONE: Final = 4.0
@@ -165,8 +159,6 @@ class UnitProduct(Tiling):
             return loads
         loads = cycles_of_loads(limits, self.loads(self.part), loads)
         loads *= limits.unevenness(self.groups)
-        if self.groups <= limits.units and not limits.copies and not self.loads_ahead:
-            loads *= ALONE
         has_described = any(unit.is_described for unit in runnable(limits))
         return loads * (1 + self.edges()) if has_described else loads
 
@@ -201,39 +193,12 @@ class UnitProduct(Tiling):
             return False
         return is_one or keeps_busy(limits, self.groups * self.threads)
 
-    def shares(self) -> tuple[int, ...]:
-        """Subgroups that share each sum (split-K in a group), if a unit would have only one.
-
-        Without asynchronous copies, only more threads bring more bytes in flight.
-        """
-        limits, unit, tile = self.limits, self.unit, self.tile
-        is_one = tile.tall * tile.wide == 1 < unit.threads and self.groups <= limits.units
-        if fills_ahead(limits) or not is_one:
-            return (1,)
-        parts = math.prod(self.block) * unit.out.itemsize * len(self.facts.reductions)
-        room = limits.shared_bytes // parts
-        most = min(limits.threads // self.groups, limits.block_wanted) // unit.threads
-        return floor_power_of_two(min(most, room, self.steps // self.depth // LEAST_BLOCKS)), 1
-
-    @property
-    def loads_ahead(self) -> bool:
-        """True if a group that is alone on its unit loads the operands of its next step to
-        registers before it computes, and stores them to shared memory afterwards (software
-        pipelining).
-
-        Only on devices that state the shared memory of a unit, which then holds two copies.
-        """
-        limits = self.limits
-        return not limits.copies and limits.unit_shared_bytes > 0 and self.unit.threads > 1
-
     def copies(self, cut: Cut) -> Iterable[int]:
         """Most first, where stages are filled ahead."""
         most = self.level.copies if fills_ahead(self.limits) else 1
-        if self.groups <= self.limits.units and self.loads_ahead:
-            most = LEAST_COPIES
         return range(min(most, cut.blocks or 1), 0, -1)
 
-    def cut(self, draft: Draft, sharers: int) -> Cut | None:
+    def cut(self, draft: Draft) -> Cut | None:
         """Subgroups and their tiles along both sides, stages of the sum, then the unit.
 
         Raises ArgumentError if the sum is no product for the unit.
@@ -243,7 +208,7 @@ class UnitProduct(Tiling):
         joined = draft.facts
         below, down = cut_tile(draft, row, tile.tall, height)
         beside, right = cut_tile(draft, column, tile.wide, width)
-        block, share, depth = self.cut_steps(draft, sharers)
+        block, depth = self.cut_steps(draft)
         # A unit of one row or column has no loop along it: the tile's loop counts whole units.
         step = Tensorize(down if unit.m > 1 else None, right if unit.n > 1 else None, depth, unit)
         draft.do(step)
@@ -252,7 +217,7 @@ class UnitProduct(Tiling):
         launch_tiles(draft, down, right, (*depth, 0))
         blocks = counter_of(draft.kernel, block).extent if draft.present(block) else None
         at = innermost_group(draft) if blocks is None else block
-        along = dimension(draft, share, (*depth, 0), step.number(STEPS))
+        along = dimension(draft, (*depth, 0), step.number(STEPS))
         stages = []
         for side, subgroups, axis, part in (
             (row, below, down, ROWS),
@@ -266,23 +231,16 @@ class UnitProduct(Tiling):
                 return None  # lanes could read a single row from memory
         return Cut(stages, blocks, (row, column))
 
-    def cut_steps(self, draft: Draft, sharers: int) -> tuple[Number, Number | None, Number]:
-        """Split the reduced loop of a product into stages, and each stage among the sharers.
-
-        Returns the loop over stages, the loop over sharers if there are several, and the innermost.
-        """
+    def cut_steps(self, draft: Draft) -> tuple[Number, Number]:
+        """Split the reduced loop of a product into stages; that over stages, and that inside."""
         loops, unit = self.summed(draft.facts), self.unit
         number = join_steps(draft, loops)
         steps = -(-math.prod(r.extent for r in loops) // unit.k)
         if unit.is_described:
             steps = ceil_power_of_two(steps)
         depth = min(draft.size("depth", self.depth), steps * unit.k)
-        draft.do(Split(number, depth * sharers, Tail.GUARD))
-        block, inner = join_blocks(draft, (*number, 0)), (*number, 1)
-        if sharers == 1:
-            return block, None, inner
-        draft.do(Split(inner, depth), Bind((*inner, 0), AxisKind.GROUP))
-        return block, (*inner, 0), (*inner, 1)
+        draft.do(Split(number, depth, Tail.GUARD))
+        return join_blocks(draft, (*number, 0)), (*number, 1)
 
     def stage(self, draft: Draft, cut: Cut, copies: int) -> bool:
         """Stage both operands in rows that a unit reads without conflicts of banks."""

@@ -135,11 +135,7 @@ class VectorProduct(Tiling):
             cycles += WORDS_OF_A_FOLD * folds / self.facts.longest_reduction
         return cycles * self.limits.unevenness(self.groups)
 
-    def shares(self) -> tuple[int, ...]:
-        """Threads that share each sum, the one number of the tiling."""
-        return (self.sharers,)
-
-    def cut(self, draft: Draft, sharers: int) -> Cut | None:
+    def cut(self, draft: Draft) -> Cut | None:
         """A tile of a thread along both sides, and blocks of the sum."""
         (wide, tall), limits = self.tile, draft.limits
         lanes = 1
@@ -153,8 +149,8 @@ class VectorProduct(Tiling):
         if min(steps_in_tile(draft, columns), steps_in_tile(draft, rows)) < LEAST_REUSE:
             return None
         draft.launch()
-        at, inner = cut_depth(draft, draft.size("depth", self.depth), sharers)
-        if sharers > 1 and not share_sums(draft, inner, sharers):
+        at, inner = cut_depth(draft, draft.size("depth", self.depth), self.sharers)
+        if self.sharers > 1 and not share_sums(draft, inner, self.sharers):
             return None
         if self.by_lanes and threads_of_group(draft) % limits.subgroup:
             return None  # lanes of a part of a subgroup exchange nothing

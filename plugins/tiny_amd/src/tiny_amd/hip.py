@@ -12,11 +12,10 @@ instructions are clang's builtins (clang, BuiltinsAMDGPU.def), each within a fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_amd.edges import edges_of
 from tiny_amd.matrix import FAMILIES, Instruction
 from tiny_amd.render import SWIZZLED_LANES, WMMA_LANES, is_added_to, swizzle_offset
 from tinycore.dtype import DType, dtypes
@@ -130,17 +129,6 @@ class AmdHip(Cxx):
     }
 
     # --- the frame
-
-    def write_body(self, writer: Writer, written: Callable[[UOp, int], bool] | None = None) -> None:
-        """Write every node; nothing moves past the edges of products."""
-        edges = edges_of(writer.kernel)
-
-        def told(u: UOp, place: int) -> bool:
-            if u in edges:
-                writer.line("__builtin_amdgcn_sched_barrier(0);")
-            return written is not None and written(u, place)
-
-        super().write_body(writer, told if edges else written)
 
     def prelude(self) -> Sequence[str]:
         """Vectors, and bits of one type as another."""

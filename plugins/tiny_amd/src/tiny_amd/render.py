@@ -11,11 +11,10 @@ section "Address Spaces"). bfloat16 and the fp8s are stored, and computed in flo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_amd.edges import edges_of
 from tiny_amd.matrix import INTRINSICS
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.render.base import SHARED_ALIGNMENT, LinearKernel
@@ -44,8 +43,6 @@ def swizzle_offset(mask: int) -> int:
     return mask << 10 | SWIZZLED_LANES - 1
 
 
-SCHEDULED: Final = "@llvm.amdgcn.sched.barrier"
-"""The intrinsic that LLVM's scheduler moves nothing past; no instruction."""
 WMMA_LANES: Final = 32
 """Lanes of a wave that has WMMA; MFMA is of waves of 64."""
 
@@ -75,18 +72,6 @@ class AmdLlvm(Llvm):
         Op.DEFINE_LOCAL: "3",
         Op.DEFINE_REG: "5",
     }
-
-    def write_body(self, writer: Writer, written: Callable[[UOp, int], bool] | None = None) -> None:
-        """Write every node; nothing moves past the edges of products."""
-        edges = edges_of(writer.kernel)
-
-        def told(u: UOp, place: int) -> bool:
-            if u in edges:
-                writer.declarations.setdefault(f"declare void {SCHEDULED}(i32 immarg)")
-                writer.line(f"call void {SCHEDULED}(i32 0)")
-            return written is not None and written(u, place)
-
-        super().write_body(writer, told if edges else written)
 
     def assemble(self, writer: Writer) -> str:
         """Arrays in LDS, the kernel, and what it promises of its launch."""

@@ -76,7 +76,6 @@ class Ptx(Renderer):
     name: ClassVar[str] = "PTX"
     converts: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16})
     vector_ops: ClassVar[bool] = False
-    overlays_shared: ClassVar[bool] = True
     emulated: ClassVar[frozenset[DType]] = frozenset({dtypes.bfloat16, *dtypes.fp8s})
     native_ops: ClassVar[frozenset[Op]] = NATIVE_OPS
     native_types: ClassVar[Mapping[Op, frozenset[DType]]] = NATIVE_TYPES

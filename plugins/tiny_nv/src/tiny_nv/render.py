@@ -71,7 +71,6 @@ class CudaC(Cxx):
         Op.MIN: "least({0}, {1})",
     }
     native_ops: ClassVar[frozenset[Op]] = Cxx.native_ops | {Op.MAX, Op.MIN}
-    overlays_shared: ClassVar[bool] = True
     approximate: ClassVar[frozenset[Op]] = frozenset({Op.EXP2})
     defined: ClassVar[frozenset[Op]] = UNDEFINED_IN_C - SHIFTS
     spaces: ClassVar[Mapping[str, str]] = {
@@ -119,8 +118,7 @@ class CudaC(Cxx):
 
     def has_dynamic_shared(self, kernel: LinearKernel) -> bool:
         """True if shared memory is sized at a launch: also where the places of arrays matter."""
-        places = bool(kernel.alignments) or kernel.has_overlaps
-        return places or super().has_dynamic_shared(kernel)
+        return bool(kernel.alignments) or super().has_dynamic_shared(kernel)
 
     def write_barrier(self, u: UOp, writer: Writer) -> None:
         """A barrier, behind the fence of writes that matrix units read by themselves.

@@ -89,7 +89,6 @@ class Nir(Renderer):
     )
     converts: ClassVar[frozenset[DType]] = frozenset({dtypes.float16})
     lacking: ClassVar[frozenset[DType]] = frozenset({dtypes.float64})
-    overlays_shared: ClassVar[bool] = True
     native_ops: ClassVar[frozenset[Op]] = frozenset(
         {*FLOAT_OPERATIONS, *INTEGER_OPERATIONS, Op.IDIV, Op.MOD, Op.SHR, *COMPARISON}
         | {Op.WHERE, Op.CAST, Op.BITCAST}
