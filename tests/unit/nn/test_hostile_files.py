@@ -275,7 +275,7 @@ def bounded(call: str) -> str:
     """The outcome of a call in a process of its own, which may take so much memory and time."""
     run = subprocess.run(
         [sys.executable, "-c", CODE.format(call=call)],
-        capture_output=True, text=True, timeout=MOST_SECONDS * 6, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     told, seconds, kilobytes = run.stdout.split()
