@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["calls"]
+__all__ = ["calls", "uncollected"]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A part of a test in which nothing ends that other tests left in cycles."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def calls(function: Callable[[], object]) -> int:
@@ -16,9 +29,10 @@ def calls(function: Callable[[], object]) -> int:
         nonlocal count
         count += event in ("call", "c_call")
 
-    sys.setprofile(note)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
+    with uncollected():
+        sys.setprofile(note)
+        try:
+            function()
+        finally:
+            sys.setprofile(None)
     return count

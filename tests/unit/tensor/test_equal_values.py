@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from call_counts import uncollected
 
 import tinycore
 from tests.fuzz.programs.draw import Draw
@@ -309,9 +310,10 @@ def test_a_run_costs_no_more_beside_many_values_that_several_tensors_show() -> N
             steps[0] += event == "opcode"
             return trace
 
-        sys.settrace(trace)
-        (y + 1).realize()
-        sys.settrace(None)
+        with uncollected():
+            sys.settrace(trace)
+            (y + 1).realize()
+            sys.settrace(None)
         return steps[0]
 
     steps_beside(1)
