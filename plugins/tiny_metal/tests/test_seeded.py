@@ -25,6 +25,9 @@ EXCHANGE: Final = ("test_exchange.py",)
 MESSAGES: Final = ("test_messages.py",)
 COPIER: Final = ("test_copier.py",)
 TENSORS: Final = ("test_tensors.py", "-k", "M1 or OLD")
+REFUSALS: Final = ("test_tensors.py", "-k", "refused and M1")
+BITS: Final = ("test_tensors.py", "-k", "bits and M1")
+VARIABLES: Final = ("test_tensors.py", "-k", "variable and M1")
 PRODUCTS: Final = ("test_matrix.py", "-k", "(numpy or lanes or units or language) and not bfloat16")
 
 WAIT_SECONDS: Final = "5"
@@ -215,10 +218,10 @@ FAULTS: Final = {
     ),
     "bits are taken of what was promoted": (
         *("render.py", 'text = f"({writer.type(source)}){writer[u.src[0]]}"'),
-        *('text = writer[u.src[0]]; source', TENSORS),
+        *('text = writer[u.src[0]]; source', BITS),
     ),
     "variables have their neighbor's value": (
-        *("render.py", "= values[{place}];", "= values[{place + 1}];", TENSORS),
+        *("render.py", "= values[{place}];", "= values[{place + 1}];", VARIABLES),
     ),
     "vectors may lie anywhere": (
         *("arch.py", "access_alignment=VECTOR_BYTES", "access_alignment=1", TENSORS),
@@ -244,7 +247,7 @@ FAULTS: Final = {
     ),
     "bytes are signed": ("render.py", 'dtypes.uint8: "uchar"', 'dtypes.uint8: "char"', TENSORS),
     "float64 is not refused": (
-        *("render.py", "frozenset({dtypes.float64})", "frozenset()", TENSORS),
+        *("render.py", "frozenset({dtypes.float64})", "frozenset()", REFUSALS),
     ),
 }  # fmt: skip
 """By what is wrong: the file, what is there, what is put there, and the tests that find it."""
