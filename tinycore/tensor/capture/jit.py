@@ -54,8 +54,9 @@ class TinyJit(Generic[Parameters, Result]):
     numbers of Variables are given to each replay. `JIT=0` turns it off. With `prune`, replays leave
     out launches that no argument has to do with: memory that the function only reads is then taken
     never to change. Without `guards`, each replay compares the arguments alone: what the function
-    finds around it (closure, globals, attributes) is taken never to change, which saves the time
-    of comparing it where that is much, as in the runner of a model file.
+    finds around it (closure, globals, attributes) is taken never to change, by the function either
+    but for memory that it writes to, which saves the time of comparing it where that is much, as in
+    the runner of a model file.
     Raises JitError where a replay would not do what the function does.
 
     >>> from tinycore import TinyJit
