@@ -24,9 +24,10 @@ from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.schedule.collectives import concatenate, pad
+from tinycore.schedule.index_values import is_made_of_indices
 from tinycore.schedule.limits import loop_limits
 from tinycore.schedule.product_chains import multiplies, refusal_of_chain
-from tinycore.schedule.ranges import Point, read_through
+from tinycore.schedule.ranges import RegionReader
 from tinycore.schedule.storage import is_leaf
 from tinycore.schedule.weighing import (
     ROW_AXIS,
@@ -44,7 +45,7 @@ from tinycore.schedule.weighing import (
 )
 from tinycore.uop.movement import is_everywhere, moved
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, MOVEMENT, AxisKind, Op
+from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.product import elementwise_below, ends_of
 from tinycore.uop.proportional import MOST_KEPT
 from tinycore.uop.rewrite import rewrite
@@ -380,34 +381,17 @@ def keys_seen(scores: UOp, rows: slice) -> int:
 
 def is_hidden(scores: UOp, rows: slice, keys: slice) -> bool:
     """True if all scores of some rows and keys are -inf, by a mask of indices."""
-    if scores.op is not Op.WHERE:
+    if scores.op is not Op.WHERE or not is_made_of_indices(scores.src[0]):
         return False
     counters = [
         UOp.range(some.stop - some.start, number, AxisKind.LOOP) + some.start
         for number, some in enumerate((rows, keys))
     ]
     outer = [UOp.range(n, 2 + axis, AxisKind.LOOP) for axis, n in enumerate(scores.shape[:-2])]
-    condition = read_at(scores.src[0], (*outer, *counters))
-    if condition is None:
-        return False
+    condition = RegionReader(lambda _: None, 0).read(scores.src[0], (*outer, *counters))
     least, most = rewrite(condition, simplify, name="simplify a mask").bounds
     is_known: bool = least == most
     return is_known and is_everywhere(scores.src[1 if least else 2], -math.inf)
-
-
-def read_at(node: UOp, point: Point) -> UOp | None:
-    """A value of indices alone at a point; None for others."""
-    if node.op in MOVEMENT:
-        found = read_through(node, point)
-        return read_at(node.src[0], found.point) if found.valid is None else None
-    if node.op is Op.ARANGE:
-        return point[0].cast(node.dtype)
-    if node.op is Op.CONST:
-        return UOp.const(node.dtype, node.arg)
-    if node.op not in ALU:
-        return None
-    sources = [read_at(s, point) for s in node.src]
-    return None if None in sources else node.with_src(tuple([s for s in sources if s is not None]))
 
 
 # --- pieces

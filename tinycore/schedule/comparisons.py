@@ -11,7 +11,6 @@ See docs/decisions/0073-compared-values.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
@@ -37,9 +36,9 @@ AT_ONE_POINT: Final = ALU | TRANSPARENT
 PLACING: Final = frozenset({Op.SCATTER, Op.INSERT})
 CHOOSERS: Final = FOLDING | PLACING | EXTREMES | {Op.GATHER, Op.WHERE}
 """Ops whose result may be an element of a source."""
-PRODUCTS: Final = frozenset({Op.MUL, Op.FDIV, Op.MULACC, Op.RECIPROCAL}) | TRANSCENDENTAL
-"""Ops that are a product, or end in one, where a device lacks them."""
-ROUNDING: Final = PRODUCTS | {Op.ADD, Op.SUB, Op.SQRT}
+ROUNDING: Final = TRANSCENDENTAL | {
+    Op.ADD, Op.SUB, Op.MUL, Op.FDIV, Op.MULACC, Op.RECIPROCAL, Op.SQRT
+}  # fmt: skip
 """Arithmetic of floats that rounds its result."""
 
 
@@ -115,14 +114,6 @@ def on_both_sides(
 # --- values that depend on the kernel that computes them
 
 
-def is_rounded_product(node: UOp) -> bool:
-    """True if a product may be rounded: not by a power of two."""
-    if node.op is not Op.MUL:
-        return node.op in PRODUCTS
-    factors = [source_below(s, MOVEMENT | SAME_VALUE) for s in node.src]
-    return not any(n.op is Op.CONST and abs(math.frexp(n.arg)[0]) == 0.5 for n in factors)
-
-
 def operands_of(node: UOp, is_memory: IsMemory) -> Iterator[UOp]:
     """The arithmetic whose result an op gets unrounded or by way of a selection, if fused."""
     stack, seen = [*node.src], set()
@@ -138,19 +129,15 @@ def operands_of(node: UOp, is_memory: IsMemory) -> Iterator[UOp]:
 
 
 def rounds_by_context(node: UOp, is_memory: IsMemory) -> bool:
-    """True if kernels may compute different bits of a value from equal operands."""
+    """True if kernels may compute different bits of a value from equal operands: it is rounded more
+    than once, of which one may leave out a rounding."""
     if not dtypes.is_float(node.dtype):
         return False
     if node.op in FOLDING:
         return node.arg[0] not in EXTREMES
     if node.op in TRANSCENDENTAL or node.op is Op.MULACC:
         return True
-    is_narrow = node.dtype.itemsize < dtypes.float32.itemsize
-    if node.op in (Op.ADD, Op.SUB):
-        return any(
-            is_narrow or is_rounded_product(n) for n in operands_of(node, is_memory) if rounds(n)
-        )
-    return is_narrow and rounds(node) and any(map(rounds, operands_of(node, is_memory)))
+    return rounds(node) and any(map(rounds, operands_of(node, is_memory)))
 
 
 def rounds(node: UOp) -> bool:

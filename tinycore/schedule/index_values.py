@@ -27,6 +27,14 @@ def is_of_indices(node: UOp, known: Mapping[UOp, bool]) -> bool:
     )
 
 
+def is_made_of_indices(node: UOp) -> bool:
+    """The same of a value alone."""
+    known: dict[UOp, bool] = {}
+    for below in node.toposort():
+        known[below] = is_of_indices(below, known)
+    return known[node]
+
+
 def with_numbers_of_fills(node: UOp, known: Mapping[UOp, bool]) -> UOp:
     """Arithmetic on indices and on memory that is filled with a number, with that number instead.
 

@@ -220,7 +220,7 @@ def test_stages_that_exchange_elements_do_not_multiply() -> None:
 
     order = kernels(x)
 
-    assert 8 <= len(order) <= 40
+    assert 1 < len(order) <= 40
     assert max(len(k.arg.ast.toposort()) for k in order) < 400
 
 
