@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from tinycore._deferred import Deferred, deferred
 from tinycore._locks import in_child, lock, recursive_lock
+from tinycore._progress import progress
 from tinycore.cache import file_identity
 from tinycore.device.backend import API_VERSION, Backend, Interface, InterfaceState
 from tinycore.device.discovery import DeviceState, State, entry_points
@@ -129,6 +130,7 @@ __all__ = [
     "in_child",
     "installed_renderers",
     "lock",
+    "progress",
     "recursive_lock",
     "register",
     "register_observer",

@@ -100,6 +100,8 @@ class CapturedStep:
     """Host actions before each replay, such as drawing random numbers, in this order."""
     closed: tuple[str, str] | None = None
     """A program that was lost with its device, and that."""
+    atomic: bool = True
+    """True if an interrupt restores what a replay has overwritten."""
     graphs: list[Part] | None = None
     """The launches as they are submitted, from the first replay on."""
     kept_results: list[Any] = field(default_factory=list)
@@ -150,7 +152,7 @@ class CapturedStep:
     def used(self) -> frozenset[Buffer]:
         """Buffers that every replay uses: state, constants, and intermediates."""
         found = {b for item in self.items for b in item.bufs}
-        return frozenset(found - set(self.inputs) - set(self.fresh_outputs))
+        return frozenset(found.difference(self.inputs, self.fresh_outputs))
 
     @cached_property
     def overwritten(self) -> frozenset[Buffer]:
@@ -170,9 +172,11 @@ class CapturedStep:
         if any(buffer.device == device for item in self.items for buffer in item.bufs):
             with self.lock:
                 self.graphs = self.pieces = None  # they hold memory and queues of the device
-                runners = [item.runner for item in self.items]
-                lost = [r for r in runners if isinstance(r, CompiledRunner) and r.device == device]
-                if lost:
+                if lost := [
+                    i.runner
+                    for i in self.items
+                    if isinstance(i.runner, CompiledRunner) and i.runner.device == device
+                ]:
                     self.items, self.closed = (), (lost[0].name, device)
 
     def free_intermediates(self) -> None:
@@ -213,9 +217,9 @@ class CapturedStep:
         if values["DEBUG"] or values["TRACE"]:
             held = "".join(f", {name}={value}" for name, value in numbers.items())
             trace(f"replaying {len(self.items)} launches{held}")
-            is_observed = is_observed or trace_run.is_on(values)
+            is_observed |= trace_run.is_on(values)
         noting = [] if is_observed else [p.unobserved(self) for p in profilers]
-        is_observed = is_observed or None in noting
+        is_observed |= None in noting
         with self.lock:
             if self.repeated:
                 self.repeat()
@@ -226,7 +230,7 @@ class CapturedStep:
                     Single(item).run(exchange, numbers)
             else:
                 began = perf_counter()
-                if self.seconds > LONG_SECONDS:
+                if self.is_long:
                     with ExitStack() as own:
                         self.run_interruptibly(exchange, numbers, last or own)
                 else:
@@ -253,7 +257,7 @@ class CapturedStep:
         what is not copied on.
         """
         copied, early, late = self.pieces or self.divide(self.cheap_copies(), exchange, numbers)
-        written = {base_buffer(exchange.get(b, b)) for b in copied}
+        written = {base_buffer(exchange.get(b, b)) for b in copied if self.atomic}
         if (copies := copies_of(written)) is None:
             _, early, late = self.divide((), exchange, numbers)
 
@@ -283,10 +287,15 @@ class CapturedStep:
         return self.pieces
 
     def cheap_copies(self) -> list[Buffer]:
-        """Memory that the launches overwrite, the smallest first: as much as may be copied."""
+        """Memory that the launches overwrite, the smallest first: as much as may be copied, or all
+        where no copy is made."""
         by_size = sorted(self.overwritten, key=lambda b: b.nbytes)
         totals = zip(by_size, accumulate(b.nbytes for b in by_size), strict=True)
-        return [b for b, total in totals if total <= self.seconds * COPIED_BYTES_PER_SECOND]
+        return [
+            b
+            for b, total in totals
+            if not self.atomic or total <= self.seconds * COPIED_BYTES_PER_SECOND
+        ]
 
     def repeat(self) -> None:
         """Do the host's part of a replay."""
@@ -297,8 +306,15 @@ class CapturedStep:
 
     def __reduce__(self) -> tuple[object, ...]:
         self.free_intermediates()  # whose content nobody needs
-        rest = self.made, self.repeated, self.closed
-        return CapturedStep, (self.items, self.inputs, self.outputs, *rest)
+        return CapturedStep, (
+            self.items,
+            self.inputs,
+            self.outputs,
+            self.made,
+            self.repeated,
+            self.closed,
+            self.atomic,
+        )
 
 
 steps: Final[weakref.WeakSet[CapturedStep]] = weakref.WeakSet()
@@ -367,9 +383,11 @@ class VaryingMemory:
         """True if a launch must run in each replay."""
         if isinstance(item.runner, CompiledRunner) and item.runner.info.values:
             return True
-        if not (self.prune or item in self.recording.fills):
-            return True
-        return not all(map(self.is_new, item.results)) or any(map(self.has, item.bufs))
+        return (
+            not (self.prune or item in self.recording.fills)
+            or not all(map(self.is_new, item.results))
+            or any(map(self.has, item.bufs))
+        )
 
     def has(self, buffer: Buffer) -> bool:
         """True if the content of a buffer differs between replays."""

@@ -217,14 +217,12 @@ def holder(item: ExecItem) -> tuple[str, ...] | None:
     device = Device[runner.device]
     if not device.has("graph"):
         return None
-    several = device.waits_for(device)
-    if isinstance(runner, CopyRunner):
-        several = device.waits_for(Device[item.bufs[1].device])
-    elif not isinstance(runner, CompiledRunner):
+    is_copy = isinstance(runner, CopyRunner)
+    if not (is_copy or isinstance(runner, CompiledRunner)):
         return None
-    if several:
+    if device.waits_for(Device[item.bufs[1].device] if is_copy else device):
         return device.backend.name, device.interface
-    return (device.name,) if isinstance(runner, CompiledRunner) else None
+    return None if is_copy else (device.name,)
 
 
 def launch_of(item: ExecItem, values: Numbers, exchange: Bound) -> Launch:

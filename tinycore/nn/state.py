@@ -20,9 +20,9 @@ from sys import getrefcount
 from typing import Any, TypeAlias, TypeVar, overload
 
 import numpy
-from tqdm import tqdm
 
 from tinycore import Tensor, dtypes
+from tinycore._progress import progress
 from tinycore._tracebacks import hide_frames
 from tinycore.dtype import DType
 from tinycore.errors import (
@@ -176,9 +176,8 @@ def load_state_dict(
         entries = Counter(map(id, state_dict.values()))
         batch = Batch(max([LEAST_BATCH, *(targets[name].nbytes() for name in values)]))
         with nullcontext() if consume else atomic_writes(targets.values):
-            for name in tqdm(
-                [*values], "loading weights", leave=False, delay=1.0, disable=not verbose or None
-            ):
+            names = [*values]
+            for name in progress(names, "loading weights", len(names)) if verbose else names:
                 target, value = targets[name], values.pop(name)
                 if value is not target:
                     (count,) = map(getrefcount, [value])
@@ -281,18 +280,13 @@ def _safetensors(
 ) -> dict[str, Any]:
     """Some tensors of a file; an Opaque for one of elements that have no dtype here."""
     found: dict[str, Any] = {}
-    for name in _shown(names):
+    for name in progress(names, "reading tensors", len(names)):
         entry = file.entries[name]
         if entry.dtype is None:
             found[name] = Opaque(stated_array(entry), (entry.shape, entry.kind))
         else:
             found[name] = _tensor(file[name], entry.dtype, device)
     return found
-
-
-def _shown(names: list[str]) -> Iterator[str]:
-    """Names of tensors while they are read, with progress on a terminal if that takes long."""
-    yield from tqdm(names, "reading tensors", leave=False, delay=1.0, disable=None)
 
 
 def folder_load(
@@ -365,7 +359,8 @@ def gguf_load(
         else:
             parts = parts_of_model(fn, sizes, opened)
         places = {name: part for part in parts for name in part.tensors}
-        found = {name: _gguf_tensor(places[name], name, device) for name in _shown(list(places))}
+        names = progress(places, "reading tensors", len(places))
+        found = {name: _gguf_tensor(places[name], name, device) for name in names}
     return parts[0].metadata, found
 
 

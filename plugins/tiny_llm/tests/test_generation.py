@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,9 @@ import tiny_models
 
 from tiny_llm import LanguageModel, Piece, Sampling
 from tinycore import Device, Tensor
+from tinycore.device.buffer import Buffer
 from tinycore.device.pool import memory
+from tinycore.engine import captured_step
 from tinycore.errors import ArgumentError, FileFormatError
 
 pytestmark = pytest.mark.slow
@@ -174,3 +179,30 @@ def test_weights_that_do_not_fit_are_told(tmp_path: Path) -> None:
         folder = tiny_models.write_folder(tmp_path / name, config, changed)
         with pytest.raises(FileFormatError, match=re.escape(f"tensor {name}")):
             LanguageModel.load(folder)
+
+
+def test_an_interrupt_ends_a_long_part_of_a_prompt_at_once(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys and values are not copied for that: the text is computed again from what is held."""
+    before = text(list(model.generate("hello there", OPEN, limit=9)))
+    monkeypatch.setattr(captured_step, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(captured_step, "PIECE_SECONDS", 0.0)
+    launches = count()
+
+    def progress(parts: list[Any], what: str, total: int) -> Iterator[Any]:
+        for part in parts:
+            if next(launches) == 5:
+                raise KeyboardInterrupt
+            yield part
+
+    with monkeypatch.context() as patch:
+        patch.setattr(captured_step, "progress", progress)
+        patch.setattr(Buffer, "copy_from", None)
+        for _ in range(3):
+            model.lanes[0].shorten(0)
+            with contextlib.suppress(KeyboardInterrupt):
+                list(model.generate("hello there", OPEN, limit=9))
+    assert next(launches) > 5
+
+    assert text(list(model.generate("hello there", OPEN, limit=9))) == before

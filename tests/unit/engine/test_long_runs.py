@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import pickle
 import random
 import signal
 import sys
@@ -244,3 +246,36 @@ def test_a_replay_by_several_calls_is_done_or_not_begun(
                 counter.add(x)
         assert counter.state() in (before, [n + 1 for n in before])
         assert place >= 3 or next(begun) > place, "the interrupt came"
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_replay_that_is_not_atomic_copies_nothing_and_ends_at_once(
+    monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Memory has what it wrote until then, which a later replay overwrites."""
+    caches = [Tensor.zeros(4).contiguous().realize() for _ in range(3)]
+
+    def fill(x: Tensor) -> Tensor:
+        for cache in caches:
+            cache[1:3] = x
+            cache.realize()
+        return (x + 1).realize()
+
+    step = TinyJit(fill, atomic=False)
+    for number in (1, 2, 3):
+        step(Tensor([float(number)]).realize())
+    copied = pickle.loads(pickle.dumps(step))
+    assert not next(iter(copied.captures.values())).step.atomic
+    assert copy.copy(step).options == step.options
+    copies: list[Buffer] = []
+    monkeypatch.setattr(Buffer, "copy_from", lambda copy, of: copies.append(of))
+    x = Tensor([9.0]).realize()
+    with monkeypatch.context() as patch:
+        interrupt(patch, place)
+        with pytest.raises(KeyboardInterrupt):
+            step(x)
+
+    assert not copies
+    assert [cache.tolist()[1] for cache in caches] == [9.0] * place + [3.0] * (3 - place)
+    assert step(x).tolist() == [10.0]
+    assert [cache.tolist() for cache in caches] == [[0.0, 9.0, 9.0, 0.0]] * 3

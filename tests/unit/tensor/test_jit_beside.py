@@ -385,7 +385,7 @@ def test_a_copy_of_a_captured_function_begins_anew() -> None:
     again = copy.copy(step)
 
     assert not again.captures
-    assert again.prune
+    assert again.options == step.options == (True, True, True)
     assert [again(row(1.0)).item() for _ in range(3)] == [2.0] * 3
 
 

@@ -94,10 +94,8 @@ def rebuilt(value: Any, kind: type, new: Callable[[Any], Any]) -> Any:
         return found
     if is_record(value):
         record = copy.copy(value)
-        for field in dataclasses.fields(value):
-            if hasattr(value, field.name):
-                item = rebuilt(getattr(value, field.name), kind, new)
-                object.__setattr__(record, field.name, item)
+        for step, item in container_items(value) or ():
+            object.__setattr__(record, step.removeprefix("."), rebuilt(item, kind, new))
         return record
     return value
 
@@ -284,8 +282,10 @@ class Arguments:
         ]
         guarded = zip(GUARDED, guarded_values(), strict=True)
         facts += [(f"setting {name}", value) for name, value in guarded]
-        last = ("the default device", "which arguments share memory")
-        return [*facts, *zip(last, self.key[-2:], strict=True)]
+        last = zip(
+            ("the default device", "which arguments share memory"), self.key[-2:], strict=True
+        )
+        return [*facts, *last]
 
 
 class CallPattern:
@@ -317,9 +317,11 @@ class CallPattern:
 
     def match(self, args: tuple[Any, ...], values: Mapping[str, Any]) -> Arguments | None:
         """The arguments of another such call. None says nothing: their key has to be made."""
-        if len(args) != self.count or pattern_settings(values) != self.settings:
-            return None
-        if not values["DEV"] and runtime().default_device() != self.device:
+        if (
+            len(args) != self.count
+            or pattern_settings(values) != self.settings
+            or (not values["DEV"] and runtime().default_device() != self.device)
+        ):
             return None
         nodes = self.buffers(*args)
         if nodes is None or (len(nodes) > 1 and len({*nodes}) < len(nodes)):
@@ -365,7 +367,7 @@ def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:
 def differences(one: Any, other: Any) -> list[str]:
     """Differences between two keys, as text."""
     before, now = dict(one), dict(other)
-    paths = [p for p in {**before, **now} if before.get(p) != now.get(p)]
+    paths = [p for p in before | now if before.get(p) != now.get(p)]
     return [f"{p} is {key_shown(now.get(p))}, was {key_shown(before.get(p))}" for p in paths]
 
 

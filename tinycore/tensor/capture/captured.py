@@ -58,6 +58,8 @@ class Capture:
     around: Environment | None = None
     prune: bool = False
     """True if replays leave out launches that do the same in each of them."""
+    atomic: bool = True
+    """True if what a replay has overwritten is restored where an interrupt ends it."""
     guard: Guard | None = None
     """The guard of the environment of the function."""
     first: Run | None = None
@@ -89,9 +91,7 @@ class Capture:
         if self.conditions and not self.admits(given.numbers):
             return False
         guard, around = self.guard, self.around
-        if around is None or guard is None:
-            return True
-        return guard.holds(around.roots(given.objects))
+        return around is None or guard is None or guard.holds(around.roots(given.objects))
 
     def forget(self) -> None:
         """Drop the capture: the next two calls run the function again."""

@@ -389,6 +389,7 @@ class CapturingRun:
         nodes = list(dict.fromkeys(b for t in tensors for b in buffers_below(t.uop)))
         outputs = [buffer_of(node) for node in nodes]
         step = CapturedStep.of(recording, self.proxies.buffers, tuple(outputs), self.known.prune)
+        step.atomic = self.known.atomic
         number, changes = self.proxies.number, self.change_set
         bindings = [
             number.get(node, None if buffer in recording.made else node)

@@ -56,7 +56,9 @@ class TinyJit(Generic[Parameters, Result]):
     never to change. Without `guards`, each replay compares the arguments alone: what the function
     finds around it (closure, globals, attributes) is taken never to change, by the function either
     but for memory that it writes to, which saves the time of comparing it where that is much, as in
-    the runner of a model file.
+    the runner of a model file. A replay of more than a quarter of a second copies what it
+    overwrites, as Ctrl-C or an error restores it. Unless it is `atomic` it does not, and leaves
+    what it wrote until then: for caches, of which nobody reads what was not written in whole.
     Raises JitError where a replay would not do what the function does.
 
     >>> from tinycore import TinyJit
@@ -74,11 +76,14 @@ class TinyJit(Generic[Parameters, Result]):
     """The method in the class."""
 
     def __init__(
-        self, fxn: Callable[Parameters, Result] | None, prune: bool = False, guards: bool = True
+        self,
+        fxn: Callable[Parameters, Result] | None,
+        prune: bool = False,
+        guards: bool = True,
+        atomic: bool = True,
     ) -> None:
         self.fxn = fxn
-        self.prune = prune
-        self.guards = guards
+        self.options = prune, guards, atomic
         self.kinds: dict[Key, list[Capture]] = {}
         """Captures by the key of the arguments; those in a list differ in their environment."""
         self.last: Capture | None = None
@@ -108,8 +113,8 @@ class TinyJit(Generic[Parameters, Result]):
             def call(*args: Any, **kwargs: Any) -> Result:
                 return function(reference(), *args, **kwargs)
 
-            jitted = TinyJit(call, self.prune, self.guards)
-            jitted.around = Environment(function, reference, self.guards)
+            jitted = TinyJit(call, *self.options)
+            jitted.around = Environment(function, reference, self.options[1])
             jitted.__func__ = self
             found = self.bound[key] = reference, jitted
         bound = object.__new__(TinyJit)
@@ -213,7 +218,8 @@ class TinyJit(Generic[Parameters, Result]):
                 f"capture; what differed from the last one: {what}. Pass what changes from "
                 "call to call as a Tensor, and sizes and offsets as Variables"
             )
-        capture = self.last = Capture(self.name, self.around, self.prune)
+        prune, _, atomic = self.options
+        capture = self.last = Capture(self.name, self.around, prune, atomic)
         result: Result = capture.run(function, given)
         self.kinds.setdefault(given.key, []).append(capture)
         return result
@@ -237,14 +243,14 @@ class TinyJit(Generic[Parameters, Result]):
         if self.fxn is None:
             found: TinyJit[..., Result] = pickle.loads(pickle.dumps(self))
             return found
-        return TinyJit(copy.deepcopy(self.fxn, memo), self.prune, self.guards)
+        return TinyJit(copy.deepcopy(self.fxn, memo), *self.options)
 
     def __reduce__(self) -> tuple[object, ...]:
         if hasattr(self, "__self__"):
             return getattr, (self.__self__, self.name.rpartition(".")[2])
         if not isinstance(self.fxn, (types.FunctionType, types.NoneType)):
             # with the object that it is a method of
-            return TinyJit, (self.fxn, self.prune, self.guards)
+            return TinyJit, (self.fxn, *self.options)
         recorded = [(k, c) for (k, _), c in self.captures.items() if c.recorded is not None]
         kept = {(k, n): c for n, (k, c) in enumerate(recorded) if c.conditions}
         kept |= {(k, -1): c for k, c in recorded if not c.conditions}

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import numpy
-from tqdm import tqdm
 
 from tiny_llm.decoder import Decoder, Layer, SharedExpert
 from tiny_llm.description import Description
 from tiny_llm.packing import Matrix, dense, form, joined, packed, packed_experts
 from tiny_llm.quants import Groups
 from tinycore import Tensor
+from tinycore.plugin import progress
 
 __all__ = ["Assembly", "Weights"]
 
@@ -53,9 +53,7 @@ class Assembly:
     def decoder(self) -> Decoder:
         """The network. Raises FileFormatError for weights that do not fit the description."""
         about, scores = self.about, (self.about.vocabulary, self.about.width)
-        numbers = tqdm(
-            range(about.layers), "loading", unit=" layers", disable=None, leave=False, delay=1
-        )
+        numbers = progress(range(about.layers), "loading layers", about.layers)
         embedding = self.matrix("token_embd", scores)
         return Decoder(
             about,

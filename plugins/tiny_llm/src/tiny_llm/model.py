@@ -173,8 +173,7 @@ class LanguageModel:
         def tensor(numbers: Any) -> Tensor:
             return Tensor(numpy.array(numbers, numpy.int32), device=self.device)
 
-        is_variable = len(rows) == 1 and len(self.lanes) > 1
-        lane = self._lane.bind(first) if is_variable else first
+        lane = self._lane.bind(first) if len(rows) == 1 < len(self.lanes) else first
         self._make_room(max(starts) + rows.shape[1])
         reach = reach_for(end, self.cache.places)
         which = None if last is None else tensor([last])
@@ -184,11 +183,16 @@ class LanguageModel:
             self._values = values
         if kind not in self._steps:
             decoder, cache = self._decoder, self.cache
-            self._steps[kind] = TinyJit(  # the decoder is frozen: there is nothing else to guard
-                lambda tokens, *others: decoder(tokens, cache, *others), guards=False
+            # the decoder is frozen: there is nothing else to guard; of what an interrupt leaves in
+            # the cache, no lane has the rows
+            self._steps[kind] = TinyJit(
+                lambda tokens, *others: decoder(tokens, cache, *others), guards=False, atomic=False
             )
         step = self._steps[kind]
+        before = step.captured
         found: Array = step(tensor(rows), tensor(starts), which, reach, lane).numpy()
+        if step.captured is not before:
+            self._free_unused()
         return found
 
     def _make_room(self, end: int) -> None:
@@ -196,8 +200,11 @@ class LanguageModel:
         if end > self.cache.places:
             self._steps.clear()  # they write to the cache that there was
             self.cache = self.cache.grown(reach_for(end, self.places))
-            # what first calls and the smaller cache leave is of no use to the captures to come
-            Device[self.device or Device.DEFAULT].allocator.free_cache()
+            self._free_unused()
+
+    def _free_unused(self) -> None:
+        """Give back what first calls and a smaller cache leave: replays have no use for it."""
+        Device[self.device or Device.DEFAULT].allocator.free_cache()
 
     def scores(self, ids: Sequence[int]) -> Array:
         """The scores of the token after these: (vocabulary,).

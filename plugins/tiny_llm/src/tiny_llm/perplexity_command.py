@@ -8,6 +8,7 @@ from pathlib import Path
 from tiny_llm.options import add_model, check_device, chosen_device, load
 from tinycore.cli.options import Commands, subcommand
 from tinycore.errors import ArgumentError
+from tinycore.plugin import progress
 
 __all__ = ["add", "run"]
 
@@ -39,19 +40,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _measure(arguments: argparse.Namespace, text: str) -> int:
     import numpy  # noqa: PLC0415  `--help` needs no numbers
-    from tqdm import tqdm  # noqa: PLC0415
 
     from tiny_llm.perplexity import of_surprises, surprises  # noqa: PLC0415
 
     check_device()
     model = load(arguments)
     ids = model.prompt(text)
-    parts = tqdm(
-        surprises(model, ids, arguments.window),
-        total=len(ids) // max(1, arguments.window),
-        unit=" windows",
-        disable=None,
-        leave=False,
-    )
+    found = surprises(model, ids, arguments.window)
+    parts = progress(found, "reading windows", len(ids) // max(1, arguments.window))
     print(of_surprises(numpy.array([each for part in parts for each in part])))
     return 0
