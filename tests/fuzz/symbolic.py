@@ -3,6 +3,7 @@
 A function of tensors and of one or two numbers slices caches by them, writes into these,
 computes with sizes that they decide, and returns some values. It is called with bound Variables, as
 it is and under TinyJit, and some also with numbers; each result must be what NumPy has for these.
+The tensors of one program in eight are on two devices.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy
 
 from tests.fuzz.programs.draw import Draw
 from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
+from tests.fuzz.writes import class_of
 from tinycore import Tensor, TinyJit, Variable
 from tinycore.errors import JitError
 
@@ -166,8 +168,9 @@ def computed(found: Function, way: str) -> Results:
     """Results of tensors for each call; of numbers, which have kernels of their own, for the first.
     They are computed together, or as they are read. Raises JitError for a function that is refused.
     """
-    x, one, other = (Tensor(array).realize() for array in data(found.seed))
-    scope: dict[str, Any] = {"Tensor": Tensor, "c1": one, "c2": other}
+    made = class_of(found.seed)
+    x, one, other = (made(array).realize() for array in data(found.seed))
+    scope: dict[str, Any] = {"Tensor": made, "c1": one, "c2": other}
     exec(code(found.ours), scope)
     step: Callable[..., list[Tensor]] = scope["step"]
     if way == "TinyJit":

@@ -512,7 +512,7 @@ class Group:
         halves = axes and self.draw.chance(0.75)
         return x.shard(self.devices, self.draw.pick(axes) if halves else None)
 
-    def __call__(self, data: Any, dtype: str) -> Tensor:
+    def __call__(self, data: Any, dtype: str | None = None) -> Tensor:
         """A view of a tensor, or a new one of nested lists."""
         made = Tensor(data, dtype=dtype)
         return made if isinstance(data, Tensor) else self._spread(made)
@@ -524,6 +524,10 @@ class Group:
     def zeros(self, *shape: int, dtype: str) -> Tensor:
         """Zeros."""
         return self.full(shape, 0, dtype)
+
+    def arange(self, stop: Any) -> Tensor:
+        """0, 1, .."""
+        return Tensor.arange(stop, device=self.devices)
 
     def realize(self, *tensors: Tensor) -> None:
         """Compute some tensors."""

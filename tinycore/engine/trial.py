@@ -82,16 +82,17 @@ class Scratch:
 
 def middle_values(ast: UOp) -> dict[str, int]:
     """A value for each variable of a kernel: the middle of its bounds."""
-    variables = [n.arg for n in ast.every(Op.DEFINE_VAR)]
-    return {name: (least + greatest) // 2 for name, least, greatest in variables}
+    variables = (n.arg for n in ast.every(Op.DEFINE_VAR))
+    return {name: sum(bounds) // 2 for name, *bounds in variables}
 
 
 def memory_like(slot: UOp, device: str) -> Buffer:
     """Memory for a slot."""
     kind = slot.dtype
     assert isinstance(kind, PointerDType)
-    image = kind if isinstance(kind, ImageDType) else None
-    return Buffer(device, kind.size, kind.base, image=image)
+    return Buffer(
+        device, kind.size, kind.base, image=kind if isinstance(kind, ImageDType) else None
+    )
 
 
 def content_of(slot: UOp, ast: UOp) -> Array:

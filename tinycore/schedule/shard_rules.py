@@ -71,9 +71,9 @@ def of_multi(node: UOp, sources: Sources) -> UOp:
     return node.with_src(tuple(sources))
 
 
-@rule(Op.CONST, Op.ARANGE)
+@rule(Op.CONST, Op.ARANGE, Op.BIND)
 def of_constant(node: UOp, sources: Sources) -> UOp:
-    """Copies on all devices: slicing one of a constant needs no transfer."""
+    """Copies on all devices: slicing one of a constant, or a bound size, needs no transfer."""
     return multi([node.with_src((device_node(d),)) for d in members_of(node.device)], None)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.unit.tensor.helpers import numbers
 from tests.unit.tensor.spread import assert_close, elsewhere, group, index_of, mesh
-from tinycore import Context, Tensor, dtypes
+from tinycore import Context, Tensor, TinyJit, Variable, dtypes
 from tinycore.dtype import DType
 from tinycore.uop.shape import Axis
 
@@ -226,3 +226,17 @@ def test_what_is_read_again_has_its_own_shape(axis: int | None) -> None:
         assert total.numpy().shape == total.shape == (3,)
         assert flat.numpy().shape == flat.shape == (12,)
         assert flat.reshape(3, 4).numpy().shape == (3, 4)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_a_bound_size_is_a_number_on_each_device(axis: int | None) -> None:
+    array, length = numbers(6, 4), Variable("length", 1, 6)
+
+    @TinyJit
+    def step(x: Tensor, n: Any) -> list[Tensor]:
+        return [x * n, x[:n].mean(0), (x < n).sum(1)]
+
+    for n in (3, 3, 5):
+        found = step(Tensor(array).shard(group(2), axis).realize(), length.bind(n))
+        expected = [array * n, array[:n].mean(0), (array < n).sum(1)]
+        assert_close([x.numpy() for x in found], expected)
