@@ -8,10 +8,14 @@ from pathlib import Path
 import numpy
 import pytest
 from graphs import model, value
-from onnx import helper
+from onnx import TensorProto, helper
 from PIL import Image
 
+from tiny_onnx.element_types import ELEMENTS
+from tiny_onnx.files import loaded
+from tiny_onnx.runner import Description
 from tinycore.cli.main import main
+from tinycore.errors import FileFormatError
 
 
 @pytest.fixture
@@ -106,3 +110,47 @@ def test_a_model_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("nowhere.onnx", "."):
         assert main(["run", name]) == 1
         assert f"{name!r} is no file; give one of" in capsys.readouterr().err
+
+
+def means(path: Path, channels: int = 3) -> list[int]:
+    """The mean of each channel of a picture, as a model is given it."""
+    wanted = Description((1, channels, 8, 8), ELEMENTS[TensorProto.UINT8])
+    return [round(mean) for mean in loaded(str(path), wanted, "byte")[0].mean((1, 2))]
+
+
+def test_pictures_are_given_as_they_are_shown(tmp_path: Path) -> None:
+    deep, clear, turned, wide = (tmp_path / f"{name}.png" for name in ("d", "c", "t", "w"))
+    Image.fromarray(numpy.full((8, 8), 30000, numpy.uint16)).save(deep)
+    assert means(deep, 1) == means(deep, 1) == [30000 // 257]
+
+    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(clear)  # of a drawing, what is around it
+    assert means(clear) == [255] * 3
+    Image.new("RGBA", (8, 8), (10, 20, 30, 255)).save(clear)
+    assert means(clear) == [10, 20, 30]
+
+    sky = numpy.zeros((16, 8, 3), numpy.uint8)
+    sky[:8] = 200
+    exif = Image.Exif()
+    exif[0x0112] = 3  # a camera held upside down
+    Image.fromarray(sky).save(turned, exif=exif)
+    given = loaded(str(turned), Description((1, 3, 16, 8), ELEMENTS[TensorProto.UINT8]), "byte")
+    assert given[0, :, :4].max() == 0
+    assert given[0, :, -4:].min() == 200
+
+    Image.fromarray(numpy.full((8, 8), 1 << 20, numpy.int32)).save(wide.with_suffix(".tiff"))
+    with pytest.raises(FileFormatError, match="32 bits for a pixel"):
+        means(wide.with_suffix(".tiff"))
+
+
+def test_sounds_of_24_bits_and_files_that_are_no_text(tmp_path: Path) -> None:
+    sound, other = tmp_path / "sound.wav", tmp_path / "other.txt"
+    samples = [0, 1 << 22, -(1 << 23), (1 << 23) - 1]
+    with wave.open(str(sound), "wb") as file:
+        file.setparams((1, 3, 16000, 0, "NONE", ""))
+        file.writeframes(b"".join(n.to_bytes(3, "little", signed=True) for n in samples))
+    wanted = Description((1, "n"), ELEMENTS[TensorProto.FLOAT])
+    assert loaded(str(sound), wanted, "unit").tolist() == [[0.0, 0.5, -1.0, pytest.approx(1.0)]]
+
+    other.write_bytes(b"\xff\xfe\x80")
+    with pytest.raises(FileFormatError, match="is no text, array, picture or sound"):
+        loaded(str(other), wanted, "unit")

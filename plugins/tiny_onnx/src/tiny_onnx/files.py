@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tiny_onnx.runner import Description
 from tinycore.errors import ArgumentError, FileFormatError
@@ -44,7 +44,10 @@ def loaded(text: str, wanted: Description, scale: str) -> numpy.ndarray:
         return sound(path, wanted)
     if suffix == ".npy":
         return array(path)
-    content = path.read_text(encoding="utf-8")
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise FileFormatError(f"{path} is no text, array, picture or sound: {error}") from error
     return numbers(content, wanted) if suffix == ".json" else numpy.array([content], object)
 
 
@@ -85,8 +88,11 @@ def sound(path: Path, wanted: Description) -> numpy.ndarray:
     except (wave.Error, EOFError, OSError) as error:
         raise FileFormatError(f"{path} is not a WAV file of plain samples: {error}") from error
     kinds = {1: numpy.uint8, 2: numpy.int16, 4: numpy.int32}
+    if width == 3:
+        parts = numpy.frombuffer(frames, numpy.uint8).reshape(-1, 3)
+        frames, width = numpy.pad(parts, ((0, 0), (1, 0))).tobytes(), 4
     if width not in kinds:
-        raise FileFormatError(f"{path} has samples of {width} bytes; 1, 2 and 4 are supported.")
+        raise FileFormatError(f"{path} has samples of {width} bytes; 1 to 4 are supported.")
     samples: numpy.ndarray = numpy.frombuffer(frames, kinds[width]).astype(numpy.float32)
     samples = (samples - 128) / 128 if width == 1 else samples / 2 ** (8 * width - 1)
     mono: numpy.ndarray = samples.reshape(-1, channels).mean(1)
@@ -105,13 +111,25 @@ def picture(path: Path, wanted: Description, scale: str) -> numpy.ndarray:
     sides = [side if isinstance(side, int) else SIDE for side in (height, width)]
     try:
         with Image.open(path) as image:
-            pixels = fitted(image.convert("L" if channels == 1 else "RGB"), sides)
+            pixels = fitted(shown(image).convert("L" if channels == 1 else "RGB"), sides)
     except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
         raise FileFormatError(f"{path} cannot be read as a picture: {error}") from error
     pixels = pixels.reshape(*sides, -1)
     if wanted.element is not None and wanted.element.array.kind not in "iu":
         pixels = scaled(pixels.astype(numpy.float32), scale).astype(wanted.element.array)
     return pixels[None] if is_last else numpy.ascontiguousarray(pixels.transpose(2, 0, 1)[None])
+
+
+def shown(image: Image.Image) -> Image.Image:
+    """A picture as people see it: upright, on white where it is transparent, 16 bits as 8."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode in ("I", "F"):
+        raise ValueError(f"it has 32 bits for a pixel (mode {image.mode}); save it with 8 or 16")
+    if image.mode.startswith("I"):  # Pillow would make white of all from 255 on
+        return Image.fromarray((numpy.asarray(image) // 257).astype(numpy.uint8))
+    if not image.has_transparency_data:
+        return image
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
 
 
 def fitted(image: Image.Image, sides: list[int]) -> numpy.ndarray:
