@@ -36,7 +36,7 @@ BUDGETS: Final = {
     "tinycore/render": 16_655,
     "tinycore/schedule": 57_070,
     "tinycore/tensor": 13_548,
-    "tinycore/tensor/autograd": 9_445,
+    "tinycore/tensor/autograd": 9_480,
     "tinycore/tensor/capture": 16_622,
     "tinycore/tensor/guards": 7_689,
     "tinycore/tensor/interop": 7_399,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 469_153
+SUM: Final = 469_190
 """The budgets of the core together."""
-FLOORS: Final = 431_002
+FLOORS: Final = 431_040
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -167,6 +167,17 @@ def test_twins_that_are_kernelized_apart_keep_their_gradients(seed: int) -> None
     check(seed)
 
 
+def test_a_kernelized_value_that_is_written_to_before_it_is_computed_has_its_gradients() -> None:
+    x, y = Tensor([0.5, 1.0]).realize(), Tensor([1.0, 2.0]).realize()
+    value = x * 2
+    value.kernelize()
+    value[:1] = (x * y)[:1] * 3
+    loss = value.sum()
+    loss.tolist()
+
+    assert loss.gradient(y)[0].tolist() == [1.5, 0.0]
+
+
 @pytest.mark.parametrize("together", [False, True])
 def test_uses_of_one_value_are_uses_of_both_twins_however_these_are_realized(
     together: bool,

@@ -114,7 +114,8 @@ def record(values: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
         ends = Ends(form, values)
         size = ends.facts.size + longest_past(form, values.values())
         reads = read_by(form)
-        filled = done(filter(is_filled, form.assigned))  # which all other graphs show by now
+        targets = [*map(origin, form.assigned)]
+        filled = done([n for n in form.assigned if is_filled(n) and targets.count(origin(n)) == 1])
         found = []
         for node, memory in values.items():
             reached = ends.reached(node)
