@@ -258,6 +258,26 @@ def test_a_gradient_inside_that_passes_through_memory_made_inside_is_refused_as_
         step(weight * 2)
 
 
+def test_parts_of_a_weight_on_several_devices_are_not_computed_from_each_other() -> None:
+    devices = ("PYTHON:1", "PYTHON:2")
+    losses = []
+    for wrap in (lambda step: step, TinyJit):
+        weight = host(1, 2, asks=True).shard(devices).realize()
+        optimizer = nn.optim.SGD([weight], lr=0.1)
+
+        def step(x: Tensor, weight: Tensor = weight, optimizer: Any = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss = (x * weight).square().mean().backward()
+            optimizer.step()
+            return loss.realize()
+
+        step = wrap(step)
+        with Tensor.train():
+            losses.append([step(host(1, 3).shard(devices, axis=0)).item() for _ in range(6)])
+
+    assert losses[0] == losses[1]
+
+
 def test_what_is_detached_inside_may_have_a_past() -> None:
     weight, hidden = host(1, 2, asks=True), host(1, 1)
 

@@ -17,7 +17,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts_of
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
-from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, origin
+from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, homes_at, origin
 from tinycore.tensor.core import Core
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage import held_values
@@ -209,7 +209,8 @@ def end_anew(form: CanonicalGraph, replaced: Replacements, ends: history.Ends) -
             found[node] = memory, ends.at(node)
     for memory, origins in found.values():  # after all of them are known, as one may read another
         for change_set in own_sets() if is_all else ():
-            change_set.origins |= dict.fromkeys(buffers_below(memory), origins)
+            parts = {*buffers_below(memory)}  # of which none was computed from another
+            change_set.origins |= {part: origins - homes_at(parts - {part}) for part in parts}
         end_at(memory, origins)
     return found
 
