@@ -20,7 +20,7 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 20_128,
+    "tinycore": 19_638,
     "tinycore/array_api": 10_902,
     "tinycore/builtin": 14_264,
     "tinycore/cli": 9_767,
@@ -36,12 +36,12 @@ BUDGETS: Final = {
     "tinycore/render": 16_655,
     "tinycore/schedule": 57_070,
     "tinycore/tensor": 13_548,
-    "tinycore/tensor/autograd": 9_480,
-    "tinycore/tensor/capture": 16_622,
+    "tinycore/tensor/autograd": 9_605,
+    "tinycore/tensor/capture": 16_750,
     "tinycore/tensor/guards": 7_689,
     "tinycore/tensor/interop": 7_399,
     "tinycore/tensor/methods": 57_222,
-    "tinycore/tensor/storage": 12_238,
+    "tinycore/tensor/storage": 12_405,
     "tinycore/uop": 45_067,
     "plugins/tiny_amd": 42_099,
     "plugins/tiny_cl": 9_508,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 469_190
+SUM: Final = 469_120
 """The budgets of the core together."""
-FLOORS: Final = 431_040
+FLOORS: Final = 430_970
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -17,7 +17,6 @@ import os
 import secrets
 import stat
 from collections import deque
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
@@ -132,20 +131,6 @@ class Folder:
         """Owner, mode and size of the folder itself."""
         return os.stat(self.path if self.descriptor is None else self.descriptor)
 
-    def inside(self, name: str, *, create: bool = False) -> Self:
-        """A folder in this one, made for its owner alone where it is absent and `create` is set."""
-        place, path = self._place(name), self.path / name
-        if create:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(place, OWNER_ONLY, dir_fd=self.descriptor)
-        if not EXAMINED:
-            return type(self).open(path)
-        found = type(self)(path, os.open(place, FOLDER | NO_LINK, dir_fd=self.descriptor))
-        if objection := objection_to(found.own_facts):
-            found.close()
-            raise UntrustedFolder(errno.EPERM, objection, str(path))
-        return found
-
     def read(self, name: str) -> tuple[bytes, os.stat_result]:
         """Content and facts of a regular file."""
         with self._opened(name) as file:
@@ -153,14 +138,6 @@ class Folder:
             if objection := objection_to(facts):
                 raise UntrustedFolder(errno.EPERM, objection, str(self.path / name))
             return file.read(), facts
-
-    def begins_with(self, name: str, head: bytes) -> bool:
-        """True for a regular file that begins with these bytes."""
-        try:
-            with self._opened(name) as file:
-                return file.read(len(head)) == head
-        except OSError:
-            return False
 
     def _opened(self, name: str) -> BinaryIO:
         """A regular file, open for reading; no link is followed to it."""
@@ -197,14 +174,6 @@ class Folder:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._place(name), dir_fd=self.descriptor)
 
-    def remove_empty(self, name: str) -> bool:
-        """Remove a folder inside if it is empty; True if it was."""
-        try:
-            os.rmdir(self._place(name), dir_fd=self.descriptor)
-        except OSError:
-            return False
-        return True
-
     def touch(self, name: str) -> None:
         """Set the time of a file to now, and make it where it is absent."""
         flags = os.O_WRONLY | os.O_CREAT | FILE
@@ -224,22 +193,9 @@ class Folder:
             raise irregular(self.path / name)
         return facts
 
-    def names(self, wanted: Callable[[str], object]) -> list[str]:
-        """The names in this folder that are wanted."""
-        found = os.listdir(self.path if self.descriptor is None else self.descriptor)
-        return list(filter(wanted, found))
-
-    def folders(self, wanted: Callable[[str], object]) -> Iterator[Self]:
-        """The folders inside with wanted names, each open until the next: links and untrusted ones
-        are passed over.
-        """
-        for name in self.names(wanted):
-            try:
-                found = self.inside(name)
-            except OSError:
-                continue
-            with found:
-                yield found
+    def names(self) -> list[str]:
+        """The names in this folder."""
+        return os.listdir(self.path if self.descriptor is None else self.descriptor)
 
     def close(self) -> None:
         """Close the descriptor."""

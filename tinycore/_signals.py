@@ -13,6 +13,7 @@ import threading
 from _thread import get_ident
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import compress
 from types import FrameType
 from typing import Any, Final
 
@@ -48,11 +49,11 @@ def handlers(*, everything: bool = False) -> dict[int, Any]:
     """
     if get_ident() != threading.main_thread().ident or (not everything and has_no_handler()):
         return {}
+    known = [*map(handler_of, SIGNALS)]
     return {
         number: handler
-        for number in SIGNALS
-        if callable(handler := handler_of(number))
-        and not isinstance(handler, Deferred)
+        for number, handler in compress(zip(SIGNALS, known, strict=True), map(callable, known))
+        if not isinstance(handler, Deferred)
         and (everything or handler is not signal.default_int_handler)
     }
 

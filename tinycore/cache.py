@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from platformdirs import user_cache_path
 
@@ -27,16 +27,14 @@ from tinycore.config import settings
 from tinycore.errors import CacheError, SettingError
 from tinycore.trace import Trace
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Version of the files' layout, in the folder's name: another version never reads these files."""
 
 _MAGIC: Final = b"tinycore"
 _DIGEST_BYTES: Final = 20
 _HEADER_BYTES: Final = len(_MAGIC) + _DIGEST_BYTES
-_GROUP: Final = re.compile("[0-9a-f]{2}")
-"""Name of a folder of entries: the first digits of their keys' hashes."""
-_ENTRY: Final = re.compile("[0-9a-f]{38}")
-"""Name of an entry: the rest of the digits."""
+_ENTRY: Final = re.compile(r"\w+-[0-9a-f]{40}")
+"""Name of an entry: its table, and the hash of its key."""
 _TEMPORARY: Final = ".writing-"
 _SWEPT: Final = ".swept"
 """A file whose modification time is that of the last sweep by any process."""
@@ -51,14 +49,8 @@ _BLOCK_BYTES: Final = 4096
 trace = Trace("cache")
 
 
-class Found(NamedTuple):
-    """A file in the cache's folder, in the order in which entries are evicted."""
-
-    time: float
-    size: int
-    table: str
-    group: str
-    name: str
+Found = tuple[float, int, str]
+"""Time, size and name of an entry: in this order they are evicted."""
 
 
 class DiskCache:
@@ -82,12 +74,12 @@ class DiskCache:
         if (folder := self._open(create=False)) is None:
             return None
         try:
-            with folder, folder.inside(table) as words, words.inside(name[:2]) as group:
-                return _read(group, table, key, name)
+            with folder:
+                return _read(folder, table, key, name)
         except FileNotFoundError:
-            trace(f"miss    {table} {name}")
+            trace(f"miss    {name}")
         except OSError as error:
-            trace(f"failed  {table} {name}: {error}")
+            trace(f"failed  {name}: {error}")
         return None
 
     def put(self, table: str, key: str | bytes, content: bytes) -> None:
@@ -96,10 +88,7 @@ class DiskCache:
         if len(content) > self.limit_bytes * _KEEP_SHARE:
             return
         try:
-            try:
-                self._write(table, name, entry)
-            except FileNotFoundError:  # a sweep has removed a folder that was empty
-                self._write(table, name, entry)
+            self._write(name, entry)
         except OSError as error:
             self._give_up(f"{error.strerror or error}")
 
@@ -108,12 +97,8 @@ class DiskCache:
         if (folder := self._open(create=False)) is None:
             return []
         with folder:
-            return [
-                (group.path / name, facts)
-                for group in _groups(folder)
-                for name, facts in _files(group)
-                if _ENTRY.fullmatch(name)
-            ]
+            files = _files(folder)
+            return [(folder.path / name, facts) for name, facts in files if _ENTRY.fullmatch(name)]
 
     def _open(self, *, create: bool) -> Folder | None:
         """The folder, examined at the first use and whenever another is in its place."""
@@ -136,16 +121,12 @@ class DiskCache:
         self._identity = folder.identity
         return folder
 
-    def _write(self, table: str, name: str, entry: bytes) -> None:
+    def _write(self, name: str, entry: bytes) -> None:
         if (folder := self._open(create=True)) is None:
             return
         with folder:
-            with (
-                folder.inside(table, create=True) as words,
-                words.inside(name[:2], create=True) as group,
-            ):
-                group.replace(name[2:], entry, _TEMPORARY)
-            trace(f"put     {table} {name} {len(entry)} bytes")
+            folder.replace(name, entry, _TEMPORARY)
+            trace(f"put     {name} {len(entry)} bytes")
             self._sweep_when_due(folder, -(-len(entry) // _BLOCK_BYTES) * _BLOCK_BYTES)
 
     def _give_up(self, reason: str) -> None:
@@ -171,27 +152,24 @@ class DiskCache:
 
     def _sweep(self, folder: Folder) -> None:
         """Remove abandoned temporary files and, over the limit, the entries unused for longest."""
-        now, total, kept = time.time(), 0, []
+        now, total, kept = time.time(), size_on_disk(folder.own_facts), []
         with contextlib.suppress(OSError):  # first, so that no other process sweeps beside this one
             folder.touch(_SWEPT)
-        for group in _groups(folder):
-            total += size_on_disk(group.own_facts)
-            for name, facts in _files(group):
-                if _ENTRY.fullmatch(name):
-                    size, (*_, table, number) = size_on_disk(facts), group.path.parts
-                    kept.append(Found(facts.st_mtime, size, table, number, name))
-                    total += size
-                elif now - facts.st_mtime > _ABANDONED_SECONDS:
-                    _remove(group, name)
+        for name, facts in _files(folder):
+            if _ENTRY.fullmatch(name):
+                kept.append((facts.st_mtime, size_on_disk(facts), name))
+                total += size_on_disk(facts)
+            elif now - facts.st_mtime > _ABANDONED_SECONDS:
+                _remove(folder, name)
         if total > self.limit_bytes:
             _evict(folder, sorted(kept), total - int(self.limit_bytes * _KEEP_SHARE))
 
 
 def _name(table: str, key: str | bytes) -> str:
-    """The digits under which an entry is kept."""
+    """The name under which an entry is kept."""
     if not table.isidentifier():
         raise CacheError(f"a table of the cache is named by a plain word, not {table!r}")
-    return blake2b(_as_bytes(key), digest_size=_DIGEST_BYTES).hexdigest()
+    return f"{table}-{blake2b(_as_bytes(key), digest_size=_DIGEST_BYTES).hexdigest()}"
 
 
 def _as_bytes(key: str | bytes) -> bytes:
@@ -206,57 +184,46 @@ def _header(table: str, key: str | bytes, content: bytes) -> bytes:
     return _MAGIC + digest.digest()
 
 
-def _read(group: Folder, table: str, key: str | bytes, name: str) -> bytes | None:
-    entry, facts = group.read(name[2:])
+def _read(folder: Folder, table: str, key: str | bytes, name: str) -> bytes | None:
+    entry, facts = folder.read(name)
     content = entry[_HEADER_BYTES:]
     if entry[:_HEADER_BYTES] != _header(table, key, content):
-        trace(f"damaged {table} {name}: discarded")
-        _remove(group, name[2:])
+        trace(f"damaged {name}: discarded")
+        _remove(folder, name)
         return None
-    trace(f"hit     {table} {name} {len(content)} bytes")
+    trace(f"hit     {name} {len(content)} bytes")
     # once an hour is exact enough, and spares most reads a write
     if time.time() - facts.st_mtime > _TOUCH_SECONDS:
         with contextlib.suppress(OSError):  # a folder we may only read is still worth reading
-            group.touch(name[2:])
+            folder.touch(name)
     return content
 
 
-def _groups(folder: Folder) -> Iterator[Folder]:
-    """The folders of entries, each open until the next; other folders are somebody's."""
-    for table in folder.folders(str.isidentifier):
-        yield from table.folders(_GROUP.fullmatch)
-
-
-def _files(group: Folder) -> Iterator[tuple[str, os.stat_result]]:
-    """Files of ours in a folder of entries; those that vanish meanwhile are skipped."""
-    for name in group.names(lambda name: _ENTRY.fullmatch(name) or name.startswith(_TEMPORARY)):
-        with contextlib.suppress(OSError):
-            yield name, group.file_facts(name)
+def _files(folder: Folder) -> Iterator[tuple[str, os.stat_result]]:
+    """Files of ours; those that vanish meanwhile are skipped."""
+    for name in folder.names():
+        if _ENTRY.fullmatch(name) or name.startswith(_TEMPORARY):
+            with contextlib.suppress(OSError):
+                yield name, folder.file_facts(name)
 
 
 def _evict(folder: Folder, kept: list[Found], excess: int) -> None:
-    """Remove entries, in order, until so many bytes are gone, and the folders that get empty."""
-    for found in kept:
+    """Remove entries, in order, until so many bytes are gone."""
+    for _, size, name in kept:
         if excess <= 0:
             break
-        with contextlib.suppress(OSError), folder.inside(found.table) as table:
-            with table.inside(found.group) as group:
-                # another program may name its files so, as git does
-                if not group.begins_with(found.name, _MAGIC):
-                    continue
-                group.remove(found.name)
-                excess -= found.size
-                size = size_on_disk(group.own_facts)
-            if table.remove_empty(found.group):
-                excess -= size
-            trace(f"evicted {found.table} {found.group}{found.name} {found.size} bytes")
+        if _remove(folder, name):
+            excess -= size
+            trace(f"evicted {name} {size} bytes")
 
 
-def _remove(group: Folder, name: str) -> None:
+def _remove(folder: Folder, name: str) -> bool:
     try:
-        group.remove(name)
+        folder.remove(name)
     except OSError as error:
-        trace(f"failed  to remove {group.path / name}: {error}")
+        trace(f"failed  to remove {folder.path / name}: {error}")
+        return False
+    return True
 
 
 def _swept_long_ago(folder: Folder) -> bool:

@@ -224,15 +224,14 @@ def test_a_sweep_leaves_what_is_not_its_own(disk: DiskCache, tmp_path: Path) -> 
         disk.folder / "id_rsa",
         disk.folder / ".ssh" / "id_rsa",
         disk.folder / "objects" / "3f" / ("a" * 38),  # git names its objects so
-        disk.folder / "kernel" / "3f" / "notes",
-        entry.parent / "notes",
+        disk.folder / "kernel-notes",
         disk.folder / "kernel" / ".writing-notes",
     ]
     for path in foreign:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(100_000))
         os.utime(path, (0, 0))
-    links = [entry.parent / ("b" * 38), entry.parent / ".writing-link"]
+    links = [disk.folder / f"kernel-{'b' * 40}", disk.folder / ".writing-link"]
     for link in links:
         link.symlink_to(tmp_path / "outside")
     (disk.folder / "linked").symlink_to(disk.folder / "kernel")
@@ -248,11 +247,11 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The folders that are gone through from now on."""
     swept: list[Path] = []
 
-    def groups(folder: Folder) -> tuple[()]:
+    def files(folder: Folder) -> tuple[()]:
         swept.append(folder.path)
         return ()
 
-    monkeypatch.setattr(cache, "_groups", groups)
+    monkeypatch.setattr(cache, "_files", files)
     return swept
 
 
@@ -378,11 +377,9 @@ def test_what_is_made_is_the_users_alone_under_any_umask(tmp_path: Path) -> None
 
 
 @POSIX
-@pytest.mark.parametrize("depth", [0, 1, 2], ids=["entry", "group", "table"])
-def test_an_entry_that_others_may_replace_is_not_read(disk: DiskCache, depth: int) -> None:
+def test_an_entry_that_others_may_replace_is_not_read(disk: DiskCache) -> None:
     disk.put("kernel", "key", b"machine code")
-    entry = only_file(disk)
-    (entry, *entry.parents)[depth].chmod(0o777)
+    only_file(disk).chmod(0o777)
 
     assert DiskCache(disk.folder, MIB).get("kernel", "key") is None
 
@@ -422,7 +419,7 @@ def test_a_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
     link.symlink_to(tmp_path / "home")
     disk = DiskCache(link / "cache", MIB)
     disk.put("kernel", "key", b"content")
-    assert (tmp_path / "home/cache/kernel").is_dir()  # the user's own link is followed
+    assert any((tmp_path / "home/cache").iterdir())  # the user's own link is followed
 
     os.lchown(link, 1717, -1)
 
@@ -505,7 +502,7 @@ def test_without_a_home_the_cache_is_not_in_the_working_folder(
 
 def test_settings_name_the_folder(tmp_path: Path) -> None:
     with Context(CACHE_DIR=tmp_path, CCACHE=1):
-        assert cache.cache_folder() == tmp_path / "cache-v1"
+        assert cache.cache_folder() == tmp_path / "cache-v2"
         cache.put("kernel", "key", b"content")
         assert cache.get("kernel", "key") == b"content"
 

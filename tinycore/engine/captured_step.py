@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, dropwhile
+from itertools import accumulate, dropwhile, filterfalse
 from threading import RLock
 from time import perf_counter
 from types import MappingProxyType
@@ -209,9 +209,8 @@ class CapturedStep:
                 "captured function: the next calls capture it on the device as it is opened again"
             )
         exchange = dict(zip(self.inputs, inputs, strict=True)) | again
-        for made in self.fresh_outputs:
-            if made not in exchange:
-                exchange[made] = Buffer.allocated_like(made)
+        for made in filterfalse(exchange.__contains__, self.fresh_outputs):
+            exchange[made] = Buffer.allocated_like(made)
         values = in_force()  # once for all that is asked below
         is_observed = values["JIT"] >= 2 or hooks.active("tinycore_kernel_ran") is not None
         if values["DEBUG"] or values["TRACE"]:

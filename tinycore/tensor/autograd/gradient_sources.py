@@ -5,7 +5,6 @@ Floor 5. Memory may know the node that it was computed by (`Made`), through whic
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
@@ -14,11 +13,10 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
 from tinycore.tensor.autograd.past import (
+    NOBODY,
     NOTHING_KNOWN,
-    Home,
     Homes,
     Known,
-    kept_of,
     known_of,
     living,
     made_of,
@@ -100,7 +98,7 @@ def union(sets: Iterable[frozenset[UOp]]) -> frozenset[UOp]:
 
 def homes_at(nodes: Iterable[UOp]) -> Homes:
     """The homes of some memory and identities themselves, whatever values they have."""
-    return frozenset([weakref.ref(known_of(node).home) for node in nodes])
+    return NOBODY.union(*[known_of(node).home.alone for node in nodes])
 
 
 def still_there(memory: UOp) -> list[UOp]:
@@ -124,7 +122,7 @@ def ended_at(memory: UOp) -> Homes:
     known: Known = getattr(memory, "_past", NOTHING_KNOWN)
     if (made := known.made) is None or made_of(memory):
         return known.ended
-    return ended_below(made.sources) - {weakref.ref(known.home)}  # but not its former content
+    return ended_below(made.sources) - known.home.alone  # but not its former content
 
 
 def ended_below(memory: Iterable[UOp]) -> Homes:
@@ -133,22 +131,27 @@ def ended_below(memory: Iterable[UOp]) -> Homes:
     Nobody can want a gradient of memory that is gone. So now and then that is left out, or
     each step of `x = f(x).realize()` would take longer than the one before.
     """
-    found: set[weakref.ref[Home]] = set()
-    most = 0
-    stack = [*memory]
-    seen = {*stack}
-    while stack:
-        if made := kept_of(node := stack.pop()):
-            new = {*made.sources} - seen
-            seen |= new
-            stack += new
-        elif ended := ended_at(node):
-            most = max(most, len(ended))
-            found |= ended
-    found |= versions.references(seen)
-    if len(found) // FEWEST_DROPPED > most // FEWEST_DROPPED:
+    seen = dict.fromkeys(memory)
+    nodes = [*seen]
+    parts = []
+    for node in nodes:
+        known: Known = getattr(node, "_past", NOTHING_KNOWN)
+        if made := known.made:
+            new = [n for n in made.sources if n not in seen]
+            seen |= dict.fromkeys(new)
+            nodes += new
+        elif ended := known.ended:
+            parts.append(ended)
+    found = versions.references(nodes).union(*parts)
+    if parts and len(found) // FEWEST_DROPPED > max(map(len, parts)) // FEWEST_DROPPED:
         return frozenset([reference for reference in found if reference() is not None])
-    return frozenset(found)
+    return found
+
+
+def ended_below_buffer(memory: UOp) -> Homes:
+    """The same for one BUFFER, which mostly has no past."""
+    known = known_of(memory)
+    return ended_below([memory]) if known.made or known.ended else known.home.alone
 
 
 def end_at(memory: UOp, origins: Homes, shown: Iterable[UOp] = ()) -> None:

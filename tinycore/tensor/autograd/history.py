@@ -10,6 +10,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore._lru import Lru
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
 BUFFER, UNIQUE = Op.BUFFER, Op.UNIQUE
+OP: Final = attrgetter("op")
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes that gradients of one version of memory go through; beyond that they end."""
 
@@ -178,6 +180,7 @@ class Ends:
             told.update([n for n in form.nodes if id(n) in known])
         self.nodes = told.union(nodes)
         self.facts = facts_of_run(self.nodes, form)
+        self.originals = form.originals
 
     def named(self, node: UOp) -> UOp:
         """The node by which the facts know one."""
@@ -187,7 +190,7 @@ class Ends:
         """The nodes of this run behind those that the facts know."""
         if not (self.facts.is_canonical and names):
             return names
-        apart, originals = self.form.apart, self.form.originals
+        apart, originals = self.form.apart, self.originals
         return [graph.identity(apart[n.arg]) if n.op is UNIQUE else originals[n] for n in names]
 
     def reached(self, node: UOp) -> Collection[UOp]:
@@ -202,12 +205,11 @@ class Ends:
             return Ends(self.form, [node]).at(node)
         base, told = base_of(node), self.told
         reached = self.reached(node)
-        ends = [n for n in reached if n.op in ENDS]
-        below = self.with_past(reached, node)
-        if len(below) == len(ends):  # as mostly
-            found = ended_below(ends)
+        if ENDS.issuperset(map(OP, reached)) and not any(map(kept_of, reached)):  # as mostly
+            found = ended_below(reached)
         else:
-            marks = [n for n in below if base_of(n) is not base]
+            ends = [n for n in reached if n.op in ENDS]
+            marks = [n for n in self.with_past(reached, node) if base_of(n) is not base]
             ends += [n for n in marks if n.op is Op.DETACH or n in told]
             detached = [base_of_view(n) for n in marks if n.op is Op.DETACH]
             shown = [
@@ -216,7 +218,7 @@ class Ends:
             found = ended_below([*ends, *shown])  # which tensors show by other nodes than graphs
             written = [n for n in marks if n.op is Op.ASSIGN or made_of(n)]
             found |= versions.references(chain(*map(buffers_below, written)))
-        equal = [base] if home_of_value(base) else []
+        equal = [base] if versions.values and home_of_value(base) else []
         if (value := base_of_view(node)).arg == graph.EQUAL:
             equal = buffers_below(value.src[0])
         # a value is computed from no other tensor of it
@@ -429,8 +431,9 @@ def facts_of_run(nodes: Iterable[UOp], form: CanonicalGraph) -> GraphFacts:
     form, unless the canonical graph lacks what is below them.
     """
     names = form.nodes
-    called = [tuple(map(names.get, call.src[1:])) for call in form.calls]
-    if form.cached or any(None in arguments for arguments in called):
+    calls = form.calls
+    called = [tuple(map(names.get, call.src[1:])) for call in calls] if calls else ()
+    if form.cached or (calls and any(None in arguments for arguments in called)):
         return facts_of(nodes)
     key = (frozenset(map(names.get, nodes)), *called)
     if (found := known_facts.find(key)) is None:

@@ -41,11 +41,13 @@ class Home:
     value, and the memory of that value.
     """
 
-    __slots__ = ("__weakref__", "memory", "nodes")
+    __slots__ = ("__weakref__", "alone", "memory", "nodes")
 
     def __init__(self, node: UOp) -> None:
         self.nodes = [weakref.ref(node)]
         self.memory: list[weakref.ref[UOp]] = []
+        self.alone: Homes = frozenset([weakref.ref(self)])
+        """A set of it alone."""
 
     def present(self) -> list[UOp]:
         """The living nodes among those, and memory."""
@@ -65,7 +67,7 @@ NOBODY: Final[Homes] = frozenset()
 class Known:
     """Facts of a node that are no part of its content: they lie in the node."""
 
-    __slots__ = ("ended", "home", "made", "value")
+    __slots__ = ("ended", "home", "is_former", "made", "value")
 
     def __init__(self, node: UOp) -> None:
         self.home = Home(node)
@@ -78,6 +80,8 @@ class Known:
         """The graph by which memory was computed, through which gradients go on."""
         self.ended = NOBODY
         """Memory to which gradients that end here would have gone."""
+        self.is_former = False
+        """True of a version that was overwritten."""
 
 
 NOTHING_KNOWN: Final = Known(UOp.sink())

@@ -16,6 +16,7 @@ from typing import Final
 
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd.past import (
+    NOBODY,
     NOTHING_KNOWN,
     Home,
     Homes,
@@ -71,7 +72,7 @@ def with_values() -> list[UOp]:
 
 def references(memory: Iterable[UOp]) -> Homes:
     """The homes of memory, which is not kept alive by them."""
-    return frozenset([weakref.ref(home(node)) for node in memory])
+    return NOBODY.union(*[home(node).alone for node in memory])
 
 
 def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
@@ -84,6 +85,7 @@ def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
         if old in escaped:
             escaped.add(new)
         known.home.nodes = [weakref.ref(new)]
+        known_of(old).is_former = True
         former.add(old)
     return found
 
@@ -96,7 +98,7 @@ WRITTEN: Final = frozenset({Op.BUFFER, Op.MULTI, Op.ASSIGN})
 
 def is_former(memory: UOp) -> bool:
     """True if a BUFFER that memory shows, or that was written to in place, is a former version."""
-    return any(map(former.__contains__, buffers_below(memory)))
+    return any(getattr(b, "_past", NOTHING_KNOWN).is_former for b in buffers_below(memory))
 
 
 def in_latest(memory: UOp) -> UOp:

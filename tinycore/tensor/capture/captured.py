@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from tinycore._signals import deferred
 from tinycore.device.buffer import Buffer
@@ -42,10 +42,12 @@ from tinycore.tensor.guards.environment import Environment, Walk
 from tinycore.tensor.guards.guard import Guard
 from tinycore.tensor.storage import held_values
 from tinycore.tensor.storage.liveness import replace_nodes
+from tinycore.tensor.storage.storage import waiting
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.size import Conditions, noting, sealed
 
+NO_BLOCK: Final = nullcontext()
 MOST_ADMITTED = 4096
 """Most numbers that are remembered to satisfy the guards."""
 
@@ -147,7 +149,7 @@ class Capture:
         try:
             with (
                 capture(not is_first, proxies.buffers if self.prune else None) as recording,
-                nullcontext() if is_first else sealed(),
+                NO_BLOCK if is_first else sealed(),
                 held_values.isolated(ends_gradients=not is_first),
                 noting() as conditions,
                 tracking_changes(change_set),
@@ -206,11 +208,11 @@ class Capture:
         step, naming, result = recorded.step, given.naming, recorded.result
         if not step.used.isdisjoint(given.buffers):
             self.refuse_shared(step, given)
-        if step.overwritten:
+        if waiting and step.overwritten:
             finish_reads(step.overwritten.union(step.exchanged(given.buffers)))
         kept = next(filter(KeptResult.is_free, step.kept_results), None)
         is_all = step.overwritten or recorded.side_outputs  # written and left outside, or nothing
-        with ExitStack() if step.is_long else deferred() if is_all else nullcontext() as last:
+        with ExitStack() if step.is_long else deferred() if is_all else NO_BLOCK as last:
             nodes = self.launch(recorded, given, kept, last)
         if recorded.keeps_results:
             shown = iter((kept or recorded.keep(nodes)).shown)

@@ -27,7 +27,7 @@ from tinycore.tensor.capture.change_sets import ChangeSet, tracking_changes
 from tinycore.tensor.storage.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.storage.liveness import publish, while_walking
 from tinycore.tensor.storage.realization import compute, readers, root_of, unrealized
-from tinycore.tensor.storage.storage import waiting_tensors
+from tinycore.tensor.storage.storage import waiting_storages, waiting_tensors
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.movement import base_of, source_below
@@ -200,7 +200,9 @@ def readers_of(overwritten: Container[Buffer]) -> list[UOp]:
     nor what captures of other threads have recorded.
     """
     others = changed_elsewhere() if change_sets else ()
-    waiting = dict.fromkeys(root_of(t) for t in waiting_tensors() if id(t) not in others)
+    computed = [s for s in waiting_storages() if not is_realized(s.value)]
+    tensors = [tensor for storage in computed for tensor in storage.tensors()]
+    waiting = dict.fromkeys([root_of(t) for t in tensors if id(t) not in others])
 
     def is_overwritten(node: UOp) -> bool:
         memory = buffers.get(node) if node.op is Op.BUFFER else None

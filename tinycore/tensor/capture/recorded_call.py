@@ -26,12 +26,12 @@ from tinycore.tensor.autograd.gradient_sources import (
     end_at,
     ended_at,
     ended_below,
+    ended_below_buffer,
     homes_at,
     present,
 )
 from tinycore.tensor.autograd.past import (
     NOBODY,
-    NOTHING_KNOWN,
     Homes,
     Known,
     kept_of,
@@ -186,7 +186,7 @@ class LeftGradients(NamedTuple):
 
 
 ENDED, MADE = map(attrgetter, ("ended", "made"))
-IS_SEEN, NODE = map(attrgetter, ("_is_seen", "_view.value"))
+IS_SEEN, NODE, IS_FORMER = map(attrgetter, ("_is_seen", "_view.value", "_past.is_former"))
 GRADIENTS: Final = repeat("_grad")
 
 
@@ -203,6 +203,7 @@ class KeptResult:
     def __init__(self, recorded: RecordedCall, nodes: Mapping[int, UOp]) -> None:
         """Nobody else has any of them yet."""
         self.nodes, outputs = nodes, recorded.step.outputs
+        deque(map(known_of, nodes.values()), maxlen=0)
         self.again = {outputs[place]: buffer_of(node) for place, node in nodes.items()}
         self.shown = [leaf.node(nodes, None) for leaf in recorded.leaves]
         self.held = [*nodes.values(), *self.again.values(), *self.shown]
@@ -210,15 +211,15 @@ class KeptResult:
 
     def is_free(self) -> bool:
         """True if nobody else has them, and no write has ended their version."""
-        has_ended = versions.former.__contains__
         is_alone = [*map(getrefcount, self.held)] == self.counts
-        return is_alone and not any(map(has_ended, self.nodes.values()))
+        return is_alone and not any(map(IS_FORMER, self.nodes.values()))
 
     def begun(self) -> dict[int, UOp]:
         """The nodes, as those of other tensors, from which nothing was computed yet."""
         for node in self.nodes.values():
-            node._past = NOTHING_KNOWN
-            versions.values.pop(id(node), None)
+            node._past = Known(node)
+            if versions.values:
+                versions.values.pop(id(node), None)
         return {**self.nodes}
 
 
@@ -267,6 +268,8 @@ class RecordedCall:
     """The number of changes for which `pasts`, and what was written, are known."""
     near: Mapping[int, Homes] = field(init=False, default_factory=dict)
     """Sources of the arguments of the last replay."""
+    found: dict[Origins, Homes] = field(init=False, default_factory=dict)
+    """Sources of results that were computed from these and from state alone."""
     expected: Expected | None = field(init=False)
     """The comparison of `state`, `flags` and `side_outputs`; None where nothing is expected."""
     gradients: LeftGradients = field(init=False, default=LeftGradients())
@@ -302,35 +305,37 @@ class RecordedCall:
         that should go there, and ends here, is refused. Gradients that are used again keep what was
         recorded before.
         """
-        made = {**self.gradients.places, **nodes}
-        near = {place: ended_below([given[place]]) for place in self.read}
-        if self.known != Pasts.count:
-            self.pasts.clear()
+        near = {place: ended_below_buffer(given[place]) for place in self.read}
         is_same = self.known == Pasts.count and self.near == near  # as then for state
-        self.known, self.near = Pasts.count, near
-
-        def past(origins: Origins) -> Homes:
-            fixed, arguments, others = origins
-            if (found := self.pasts.get(fixed)) is None:
-                found = self.pasts[fixed] = fixed | ended_below(present(fixed))
-            beside = ended_below(map(made.__getitem__, others))
-            return found.union(beside, *map(near.__getitem__, arguments))
-
-        written = [
-            (target, past(origins))
-            for target, origins in self.written.items()
-            if type(target) is int or origins[2] or not is_same
-        ]
-        for origins, places in self.places_by_origins.items():
-            if ended := [node for place in places if (node := nodes.get(place)) is not None]:
-                found = past(origins)
-                for node in ended:
-                    known_of(node).ended = found
+        if not is_same:
+            if self.known != Pasts.count:
+                self.pasts.clear()
+            self.known, self.near = Pasts.count, near
+            self.found.clear()
+        targets = self.varying if is_same else self.written
+        written = [(target, self.past(origins, nodes)) for target, origins in targets.items()]
+        for place, node in nodes.items():
+            if (origins := self.origins.get(place)) is not None:
+                known_of(node).ended = self.past(origins, nodes)
         for target, found in written:  # after all of them are known, as what it held was read
             memory = versions.current(given[target] if isinstance(target, int) else target)
             before = ended_at(memory)
             end_at(memory, found)
             Pasts.count += ended_at(memory) != before
+
+    def past(self, origins: Origins, nodes: Mapping[int, UOp]) -> Homes:
+        """Sources of an output of this replay; `nodes` are the new outputs."""
+        if (found := self.found.get(origins)) is None:
+            fixed, arguments, others = origins
+            if (found := self.pasts.get(fixed)) is None:
+                found = self.pasts[fixed] = fixed | ended_below(present(fixed))
+            found = found.union(*map(self.near.__getitem__, arguments))
+            if others:
+                left = self.gradients.places
+                made = [nodes[p] if p in nodes else left[p] for p in others]
+                return found | ended_below(made)
+            self.found[origins] = found
+        return found
 
     @cached_property
     def read(self) -> set[int]:
@@ -339,12 +344,10 @@ class RecordedCall:
         return {place for _, arguments, _ in known for place in arguments}
 
     @cached_property
-    def places_by_origins(self) -> dict[Origins, list[int]]:
-        """The places of the outputs that were computed from the same."""
-        found: dict[Origins, list[int]] = {}
-        for place, origins in self.origins.items():
-            found.setdefault(origins, []).append(place)
-        return found
+    def varying(self) -> dict[int | UOp, Origins]:
+        """Targets of writes whose sources differ in replays with the same arguments."""
+        known = self.written.items()
+        return {to: origins for to, origins in known if type(to) is int or origins[2]}
 
     @cached_property
     def leaves(self) -> list[Output]:

@@ -92,6 +92,8 @@ def end(written: Iterable[UOp]) -> None:
     """End all values that depend on BUFFERs which were, or are about to be, written to."""
     with ending:
         Changes.count += 1
+        if not holding:
+            return
         numbers, known = Reads(written).buffers, dict[Reads, bool]()
         for node, held in holders():
             if held.depends.has(numbers, known):

@@ -123,9 +123,12 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Collection[int] = frozen
     no tensor shows yet may be of one of them.
     """
     changed = {old: new for old, new in replacements.items() if old is not new}
-    storages = waiting_storages() if changed else []
+    if not changed:
+        return
+    storages = waiting_storages()
     written = [s for n in changed if n.op is Op.BUFFER and (s := storage_at(n))]  # by replays
-    storages += [s for s in written if s not in storages]
+    if written:
+        storages += [s for s in written if s not in storages]
     if change_sets:
         shown = [(s, list(s.views)) for s in storages]  # before a capture is asked what it has made
         elsewhere = tensors_elsewhere()
@@ -143,29 +146,39 @@ def replace_in(
     if not storages or not changed:
         return
     before = {s: s.value for s in storages}
-    rest = [s for s, old in before.items() if old not in changed]
-    alone = {s: tensor for s in rest if (tensor := s.alone()) is not None}
-    roots = before | {s: tensor.uop for s, tensor in alone.items()}
+    alone = {
+        s: tensor
+        for s, old in before.items()
+        if old not in changed and (tensor := s.alone()) is not None
+    }
+    roots = before | {s: tensor.uop for s, tensor in alone.items()} if alone else before
     found = kept_apart(replaced_in(roots, changed), roots, changed, owners)
+    viewed = move_values(found, alone, changed) if versions.values else {}
+    publish({s: n for s, n in found.items() if s.value is before[s]}, alone)  # or it has moved on
+    viewed = {tensor: tensor.uop for tensor in viewed}  # which their views keep from now on
+
+
+def move_values(
+    found: Mapping[Storage, UOp], alone: Mapping[Storage, Core], changed: dict[UOp, UOp]
+) -> dict[Core, UOp]:
+    """Let nodes that storages are about to show have the values of those before; the nodes."""
     for value in [v for old in changed for v in versions.known_as(old) if v.arg == graph.EQUAL]:
         versions.move(value, value.substitute(changed))  # in graphs that know it by its memory
-    is_known = versions.values
-    viewed = [t for s in found if is_known for t in s.tensors() if home_of_value(base_of(t.uop))]
-    shown = []
-    for tensor in viewed:
+    shown = {t: t.uop for s in found for t in s.tensors() if home_of_value(base_of(t.uop))}
+    for tensor, before in shown.items():
         node = found[storage := tensor._view.storage]
-        shown.append(node if storage in alone else tensor._view.over(node))
-        versions.move(base_of(tensor.uop), base_of(shown[-1]))
-    publish({s: n for s, n in found.items() if s.value is before[s]}, alone)  # or it has moved on
-    shown = [tensor.uop for tensor in viewed]  # which their views keep from now on
+        shown[tensor] = node if storage in alone else tensor._view.over(node)
+        versions.move(base_of(before), base_of(shown[tensor]))
+    return shown
 
 
 def replaced_in(roots: dict[Storage, UOp], changed: dict[UOp, UOp]) -> dict[Storage, UOp]:
     """The values of storages with nodes replaced, as far as that changes them."""
-    after = {n: changed[n] for n in roots.values() if n in changed}
-    if rest := [n for n in roots.values() if n not in after]:
+    after = changed
+    if rest := [n for n in roots.values() if n not in changed]:
         whole = UOp.sink(*candidates_above(rest, changed))
-        after |= zip(whole.src, graph.replace_nodes(whole, changed).src, strict=True)
+        replaced = graph.replace_nodes(whole, changed).src
+        after = {**changed, **dict(zip(whole.src, replaced, strict=True))}
     return {s: new for s, n in roots.items() if (new := after.get(n, n)) is not n}
 
 

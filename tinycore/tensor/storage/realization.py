@@ -53,6 +53,8 @@ NAMED_BY: Final = MOVEMENT | {Op.OWN}
 """Ops by which a tensor that is realized by name shows what is computed."""
 
 
+SHOWN: Final = frozenset({Op.BUFFER, Op.BUFFER_VIEW, Op.CONST})
+"""Ops of memory, and of what needs none."""
 IN_ORDER: Final = frozenset({Op.RESHAPE, Op.DETACH, Op.OWN})
 """Ops whose result has the elements of their source in the same order."""
 
@@ -104,7 +106,7 @@ def with_waiting(roots: list[UOp], read: UOp | None = None) -> tuple[CanonicalGr
     others = [n for n in others if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
     bases = map(base_of, (*ours, *others))
     shown = {n for n in bases if (form.cached or n in form.nodes) and not graph.is_memory(n)}
-    return form._replace(shown=shown), others
+    return type(form)(*form[:-1], shown), others
 
 
 def run_and_publish(
@@ -428,6 +430,6 @@ def readers(
 
 def shows_memory(node: UOp, done: Collection[UOp]) -> bool:
     """True if a node is a view of memory, or of a node in `done` that is about to become memory."""
-    while node not in done and node.op in VIEW_OPS:
+    while node.op in VIEW_OPS and node not in done:
         node = node.src[0]
-    return node in done or graph.is_buffer(node) or node.op in (Op.BUFFER_VIEW, Op.CONST)
+    return node.op in SHOWN or node in done or graph.is_buffer(node)

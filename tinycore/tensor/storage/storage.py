@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import copy
 from functools import partial
-from itertools import count
+from itertools import chain, count, repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -105,19 +106,32 @@ class Storage:
     def enter(self, value: UOp, base: UOp) -> Storage:
         """Enter the tensor under the memory that it shows, or is about to show; returns itself."""
         if is_shared(base) and storage_at(base) is None:
-            key = id(base)
-            of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
+            self.own(base)
         if base.op is Op.MULTI:
             of_parts.update({id(part): self for part in buffers_below(base)})
         if is_waiting(value):
             self.wait()
         return self
 
+    def own(self, base: UOp) -> None:
+        """Be the storage of some memory."""
+        key = id(base)
+        of_memory[key] = weakref.ref(self, partial(of_memory.pop, key))
+
     def wait(self) -> None:
         """Be among those that the next query looks at."""
         number = self.number
         if number not in waiting:
             waiting[number] = weakref.ref(self, partial(waiting.pop, number))
+
+    def leave(self, base: UOp) -> None:
+        """Forget the memory that it showed before; queries pass over a storage of memory alone."""
+        value = self.value
+        if not (self.is_owned or is_waiting(value)):
+            waiting.pop(self.number, None)
+        known = of_memory.get(id(base))
+        if known and known() is self and base is not base_of_view(value):
+            del of_memory[id(base)]
 
     def over(self, whole: UOp) -> UOp:
         """All of a version."""
@@ -196,20 +210,14 @@ def exchange(values: Mapping[Storage, UOp], views: Mapping[Core, Storage | View]
     """
     if change_sets:
         record_changes([tensor for storage in values for tensor in storage.tensors()])
-    changed, new = [*values, *views], [*values.values(), *views.values()]
-    names = ["value"] * len(values) + ["_view"] * len(views)
-    former = [*map(getattr, changed, names)]  # whose end may run Python
+    former = [*map(VALUE, values)], [*map(VIEW, views)]  # whose end may run Python
     with walking:  # else a query could forget one
         for storage, value in values.items():
             storage.enter(value, base_of_view(value))
-        deque(map(setattr, changed, names, new), maxlen=0)  # all of it is C
-        for (storage, value), old in zip(values.items(), former, strict=False):
-            if not (storage.is_owned or is_waiting(value)):
-                waiting.pop(storage.number, None)
-            base = base_of_view(old)
-            known = of_memory.get(id(base))
-            if known and known() is storage and base is not base_of_view(value):
-                del of_memory[id(base)]
+        shown = map(setattr, views, VIEWS, views.values())
+        deque(chain(map(setattr, values, VALUES, values.values()), shown), maxlen=0)  # all is C
+        for storage, old in zip(values, former[0], strict=True):
+            storage.leave(base_of_view(old))
     for storage in values:
         for reference in list(storage.views.values()) if storage.is_viewed else ():
             if (tensor := reference()) is not None:
@@ -232,20 +240,28 @@ def view_of(node: UOp) -> Storage | View:
         waiting[new.number] = weakref.ref(new, partial(waiting.pop, new.number))
         return new
     base = base_of_view(node)
-    if (storage := storage_at(base)) is None:
-        if is_shared(base):
-            value = node if base_of(node) is base else base
-        else:
-            value = graph.below_own(node)
-        storage = Storage(value).enter(value, base)
+    storage = storage_at(base) or new_storage(node, base)
     return view_in(storage, node) or Storage(node).enter(node, base)
+
+
+def new_storage(node: UOp, base: UOp) -> Storage:
+    """The first storage of the base of a node."""
+    value = graph.below_own(node)
+    if is_shared(base):
+        value = node if base_of(node) is base else base
+        if base.op is BUFFER:
+            storage = Storage(value)
+            storage.own(base)
+            return storage
+    return Storage(value).enter(value, base)
 
 
 def storage_at(base: UOp) -> Storage | None:
     """The storage of some memory, or copy that will have some."""
-    found = None if (reference := of_memory.get(id(base))) is None else reference()
+    if (reference := of_memory.get(id(base))) is None or (found := reference()) is None:
+        return None
     # an interrupted write may have left what another node at the same place has
-    return None if found is None or base_of_view(found.value) is not base else found
+    return found if base_of_view(found.value) is base else None
 
 
 def storages_over(memory: UOp) -> list[Storage]:
@@ -257,7 +273,7 @@ def storages_over(memory: UOp) -> list[Storage]:
 def waiting_storages() -> list[Storage]:
     """The storages that are more than memory for all that show them, in order of creation."""
     with walking:  # a list of numbers makes no object that ends storages
-        return living([r for number in sorted(waiting) if (r := waiting.get(number))])
+        return living(filter(None, map(waiting.get, sorted(waiting))))
 
 
 def is_waiting(node: UOp) -> bool:
@@ -271,5 +287,7 @@ def waiting_tensors() -> list[Core]:
 
 
 BUFFER, OWN = Op.BUFFER, Op.OWN
+VALUE, VIEW = attrgetter("value"), attrgetter("_view")
+VALUES, VIEWS = repeat("value"), repeat("_view")
 SHOWING: Final = VIEW_OPS | SHARED
 """Ops of nodes that may show memory."""

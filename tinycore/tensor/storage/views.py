@@ -71,7 +71,8 @@ VIEW_NAMES: Final = {Op.SKEW: "unfold", Op.UNSKEW: "unfold"}
 
 def is_shared(base: UOp) -> bool:
     """True if all tensors over a node show the same elements: it is memory, or only theirs."""
-    return base.op in SHARED and (graph.is_memory(base) or graph.is_copy(base))
+    op = base.op
+    return op is Op.BUFFER or (op in SHARED and (graph.is_memory(base) or graph.is_copy(base)))
 
 
 SHARED: Final = graph.MEMORY | PARTIAL_WRITES | {Op.CONTIGUOUS, Op.MULTI, Op.RESHAPE}
