@@ -172,12 +172,9 @@ class CapturedStep:
         if any(buffer.device == device for item in self.items for buffer in item.bufs):
             with self.lock:
                 self.graphs = self.pieces = None  # they hold memory and queues of the device
-                if lost := [
-                    i.runner
-                    for i in self.items
-                    if isinstance(i.runner, CompiledRunner) and i.runner.device == device
-                ]:
-                    self.items, self.closed = (), (lost[0].name, device)
+                for runner in [item.runner for item in self.items]:
+                    if isinstance(runner, CompiledRunner) and runner.device == device:
+                        self.items, self.closed = (), (runner.name, device)
 
     def free_intermediates(self) -> None:
         """Free the memory of intermediates and of earlier results, until the next replay."""

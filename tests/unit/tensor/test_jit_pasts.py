@@ -258,24 +258,41 @@ def test_a_gradient_inside_that_passes_through_memory_made_inside_is_refused_as_
         step(weight * 2)
 
 
-def test_parts_of_a_weight_on_several_devices_are_not_computed_from_each_other() -> None:
+@pytest.mark.parametrize("axis", [None, 0])
+@pytest.mark.parametrize("is_argument", [False, True])
+def test_parts_of_a_weight_on_several_devices_are_not_computed_from_each_other(
+    axis: int | None, is_argument: bool
+) -> None:
     devices = ("PYTHON:1", "PYTHON:2")
     losses = []
     for wrap in (lambda step: step, TinyJit):
-        weight = host(1, 2, asks=True).shard(devices).realize()
-        optimizer = nn.optim.SGD([weight], lr=0.1)
+        weight = host(1, 2, asks=True).shard(devices, axis=axis).realize()
 
-        def step(x: Tensor, weight: Tensor = weight, optimizer: Any = optimizer) -> Tensor:
-            optimizer.zero_grad()
-            loss = (x * weight).square().mean().backward()
-            optimizer.step()
-            return loss.realize()
+        def step(x: Tensor, given: Tensor, weight: Tensor = weight) -> Tensor:
+            weight = given if is_argument else weight
+            loss = (x * weight).square().mean()
+            weight.assign((weight - loss.gradient(weight)[0] * 0.1).detach())
+            return loss.realize(weight)
 
         step = wrap(step)
-        with Tensor.train():
-            losses.append([step(host(1, 3).shard(devices, axis=0)).item() for _ in range(6)])
+        x = host(1, 3).shard(devices, axis=axis).realize()
+        other = host(1, 2).shard(devices, axis=axis).realize()
+        given = weight if is_argument else other
+        losses.append([step(x, given).item() for _ in range(6)])
 
     assert losses[0] == losses[1]
+
+
+def test_parts_of_state_on_several_devices_know_what_they_were_computed_from() -> None:
+    devices = ("PYTHON:1", "PYTHON:2")
+    x, state = (host(1, 2).shard(devices, axis=0).realize() for _ in range(2))
+    step = TinyJit(lambda x: state.assign(state * 0.5 + x).realize())
+
+    for _ in range(5):
+        step(x)
+        assert state.sum().gradient(state)[0].tolist() == [1, 1]
+    with pytest.raises(GradientError, match="realize"):
+        state.sum().gradient(x)
 
 
 def test_what_is_detached_inside_may_have_a_past() -> None:

@@ -90,7 +90,7 @@ class ArgumentProxies:
         publish({s: value for s, value in new.items() if value is not s.value}, {})
         shown = {m for s in storages for m in buffers_below(s.value) if ended_at(m)}
         for memory in shown | change_set.origins.keys():
-            ended = ended_at(memory)
+            ended = change_set.origins.get(memory, ended_at(memory))
             given = [self.back[n] for n in present(ended) if n in self.back]
             end_at(versions.current(self.back.get(memory, memory)), ended | ended_below(given))
 

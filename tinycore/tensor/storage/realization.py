@@ -211,8 +211,9 @@ def end_anew(form: CanonicalGraph, replaced: Replacements, ends: history.Ends) -
             found[node] = memory, ends.at(node)
     for memory, origins in found.values():  # after all of them are known, as one may read another
         for change_set in own_sets() if is_all else ():
-            parts = {*buffers_below(memory)}  # of which none was computed from another
-            change_set.origins |= {part: origins - homes_at(parts - {part}) for part in parts}
+            parts = buffers_below(memory)  # of which none was computed from another
+            rest = origins.difference(homes_at(parts), *map(ended_at, parts))
+            change_set.origins |= {p: rest | origins & (ended_at(p) | homes_at([p])) for p in parts}
         end_at(memory, origins)
     return found
 
