@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 16_655,
-    "tinycore/schedule": 57_070,
+    "tinycore/schedule": 57_196,
     "tinycore/tensor": 13_548,
     "tinycore/tensor/autograd": 9_605,
     "tinycore/tensor/capture": 16_758,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 469_120
+SUM: Final = 469_246
 """The budgets of the core together."""
-FLOORS: Final = 430_970
+FLOORS: Final = 431_096
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -10,13 +10,13 @@ See docs/decisions/0007-fusion-boundaries.md and docs/floors/schedule.md.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from itertools import islice
 
-from tinycore.dtype import dtypes
-from tinycore.schedule.comparisons import compared_with_itself, is_one_number, is_widening
+from tinycore.schedule.comparisons import compared_with_itself, is_widening
 from tinycore.schedule.index_values import is_of_indices
 from tinycore.schedule.invariants import invariant_nodes
 from tinycore.schedule.kernel import custom_of, nbytes, numel
@@ -48,7 +48,8 @@ LEAST_PRODUCT = 1 << 20
 """Multiply-adds of a contraction from which such tiles are planned for all units."""
 REPEATED_OFTEN = 4
 """Reads of each element from which a padded copy pays."""
-
+MOST_POINTS = 16
+"""Different points at which one kernel may recompute a value."""
 MOST_GROWTH = 4
 """Size of a padded copy, in sizes of its source, up to which it is stored."""
 SHORT_REDUCTION = 16
@@ -65,9 +66,10 @@ COSTS = (
     | dict.fromkeys((Op.CAST, Op.BITCAST, *COMPARISON), 0)
     | {Op.THREEFRY: 60}
 )
-"""Costs of ops that do not cost 1. A comparison counts as part of the selection that it is for, but
-for one of two masks."""
+"""Costs of ops that do not cost 1. A comparison counts as part of the selection that it is for."""
 ALWAYS_STORED = frozenset({Op.CONTIGUOUS, Op.COPY, Op.ASSIGN, Op.SCAN_AXIS, Op.MERGE_AXIS})
+SHIFTING = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
+"""Ops that read their source at other points than their own."""
 READ_ONCE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.UNSKEW}) | TRANSPARENT
 """Ops that read each element of their source at most once."""
 REARRANGING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
@@ -93,6 +95,7 @@ class Reason(Enum):
     DEAR_SHARED = "dear, and used several times"
     INVARIANT = "dear, and the same in every replay"
     LONG_CHAIN = "ends a chain too long for one kernel"
+    MANY_POINTS = "read at many points by one kernel"
     COMPARED = "compared with itself, to be equal"
     BUFFER_LIMIT = "its kernel would exceed the buffers of the device"
     PARTIAL = "partial result of a split reduction"
@@ -135,12 +138,6 @@ def rebuilt_above_leaves(
         new = node if is_leaf(node) else node.with_src(tuple([done[s] for s in node.src]))
         done[node] = change(node, new, done)
     return {old: done[new] for old, new in nodes.items()}
-
-
-def compares_masks(node: UOp) -> bool:
-    """True for a comparison of two masks, neither of which is one number."""
-    is_of_masks = node.op in COMPARISON and node.src[0].dtype is dtypes.bool
-    return is_of_masks and not any(map(is_one_number, node.src))
 
 
 def users_of(graph: Sequence[UOp]) -> dict[UOp, list[UOp]]:
@@ -195,6 +192,7 @@ class Storage:
             self.visit(node)
         while (again := self.compared_with_itself()) is not None:
             self.store(again, Reason.COMPARED)
+        self.store_what_is_read_at_many_points()
         return self
 
     def compared_with_itself(self) -> UOp | None:
@@ -273,8 +271,7 @@ class Storage:
         if self.invariant and node not in self.invariant:
             for source in self.invariant.intersection(node.src):
                 self.place_invariant(source, node)
-        own = 1 if compares_masks(node) else COSTS.get(node.op, 1)
-        self.cost[node] = self.count(node, self.cost, own, sum)
+        self.cost[node] = self.count(node, self.cost, COSTS.get(node.op, 1), sum)
         self.depth[node] = self.count(node, self.depth, 1, max)
         is_dear = len(self.users[node]) > 1 and self.cost[node] > DEAREST_SHARED
         # Where all uses lead into one other value, its kernel computes this one once for all.
@@ -309,6 +306,25 @@ class Storage:
                 return
             open_.remove(current)
             open_.update(users)
+
+    def store_what_is_read_at_many_points(self) -> None:
+        """Store values that one kernel would recompute at many points, as in the stages of a sort.
+
+        Where paths through movement ops fork and meet again, the points multiply with each stage.
+        The cost of a value does not tell: comparisons and casts have none, and a value is not read
+        twice where what moves it is. Two different paths are assumed to read different points.
+        """
+        # The paths to each node, as hashes of their movement ops, by the stored node at the top.
+        paths: dict[UOp, dict[UOp, set[int]]] = {}
+        for node in reversed(self.graph):
+            found: dict[UOp, set[int]] = defaultdict(set)
+            for user in self.users[node]:
+                for root, above in paths[user].items():
+                    moves = user.op in SHIFTING
+                    found[root] |= {hash((p, user)) for p in above} if moves else above
+            if node.op in ALU and any(len(p) > MOST_POINTS for p in found.values()):
+                self.store(node, Reason.MANY_POINTS)
+            paths[node] = {node: {0}} if node in self.reasons else found
 
     def store_arithmetic(self, node: UOp, reason: Reason) -> None:
         """Store a node if it is arithmetic: repeating movement costs nothing."""
