@@ -26,9 +26,9 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_187,
     "tinycore/engine": 20_852,
-    "tinycore/lower": 45_124,
+    "tinycore/lower": 45_229,
     "tinycore/lower/steps": 12_814,
-    "tinycore/lower/strategies": 24_951,
+    "tinycore/lower/strategies": 25_068,
     "tinycore/linalg": 7_467,
     "tinycore/nn": 16_755,
     "tinycore/nn/files": 14_619,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 469_246
+SUM: Final = 469_468
 """The budgets of the core together."""
-FLOORS: Final = 431_096
+FLOORS: Final = 431_318
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -18,6 +18,7 @@ from tinycore.lower.plan import drafted
 from tinycore.lower.tile import Plan, apply_checked
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
+from tinycore.uop.op import AxisKind
 
 STARTS: Final = (1, 2, -1)
 """The proposals from which a search starts, beside the cheapest, 0: the next, and the last, which
@@ -26,6 +27,9 @@ SIZES: Final = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1
 """Sizes to try, if close to the planner's."""
 NEAR: Final = 2
 """Number of sizes up and down that are near, beside the half, the double, and 1."""
+MOST_CANDIDATE_NODES: Final = 4000
+"""Nodes times copies that a candidate may come to: what larger ones win, compiling them costs."""
+
 Sizes = Mapping[str, int]
 
 
@@ -42,15 +46,15 @@ class Candidate:
 
 
 def candidate_of(kernel: UOp, plan: Plan, limits: Limits) -> Candidate | None:
-    """A plan from elsewhere with the kernel after it; None if it is illegal."""
+    """A plan from elsewhere with the kernel after it; None if it is illegal or too large."""
     try:
-        return Candidate(plan, apply_checked(kernel, plan, limits), {}, {})
+        return small(Candidate(plan, apply_checked(kernel, plan, limits), {}, {}))
     except ArgumentError:
         return None
 
 
 def default(kernel: UOp, limits: Limits) -> Candidate:
-    """The planner's plan."""
+    """The planner's plan, whatever its size."""
     draft = drafted(kernel, limits)
     return Candidate(tuple(draft.steps), draft.kernel, {}, draft.sizes)
 
@@ -61,7 +65,24 @@ def candidate_by(kernel: UOp, asked: Sizes, limits: Limits) -> Candidate | None:
         draft = drafted(kernel, limits, asked)
     except ArgumentError:
         return None
-    return Candidate(tuple(draft.steps), draft.kernel, asked, draft.sizes)
+    return small(Candidate(tuple(draft.steps), draft.kernel, asked, draft.sizes))
+
+
+def small(candidate: Candidate) -> Candidate | None:
+    """A candidate, unless its kernel is too large."""
+    return candidate if nodes_written(candidate.tiled) <= MOST_CANDIDATE_NODES else None
+
+
+def nodes_written(tiled: UOp) -> int:
+    """Approximate number of nodes after unrolling."""
+    kinds = (AxisKind.UNROLL, AxisKind.PARTIAL)
+    total = 0
+    for node in tiled.toposort():
+        copies = 1
+        for counter in node.ranges:
+            copies *= counter.extent if counter.kind in kinds else 1
+        total += copies
+    return total
 
 
 def starts(kernel: UOp, limits: Limits) -> list[Candidate | None]:

@@ -65,6 +65,9 @@ LEAST_COPIES: Final = 2
 DESCRIBED_CYCLES: Final = 0.5
 """Cost of a product whose unit reads operands from shared memory (wgmma), relative to one whose
 lanes load them: mma.sync has .46 to .50 of cuBLAS's rate on an H200."""
+EDGE_BYTES: Final = 1024
+"""Time of the prologue and epilogue of a group, in bytes along the sum that take as long to
+compute: some 5 us on an H200, measured by wgmma on products of 2,048 and of 64 times 512."""
 MOST_WASTE: Final = 1.25
 """Most work of tiles, padding included, relative to the product."""
 MOST_WASTE_OF_ONE: Final = 4.0
@@ -155,7 +158,9 @@ class UnitProduct(Tiling):
         if not limits.units:
             return loads
         loads = cycles_of_loads(limits, self.loads(self.part), loads)
-        return loads * limits.unevenness(self.groups)
+        loads *= limits.unevenness(self.groups)
+        has_described = any(unit.is_described for unit in runnable(limits))
+        return loads * (1 + self.edges()) if has_described else loads
 
     def resident(self, products: int = 1) -> int:
         """Occupancy: groups that are resident on a unit, by the registers of so many products."""
@@ -164,6 +169,16 @@ class UnitProduct(Tiling):
         fragments = ((self.unit.fragment(name), times) for name, times in held.items())
         sizes = (f.count * f.dtype.itemsize * times // WORD_BYTES for f, times in fragments)
         return resident_groups(self.limits, self.threads, sum(sizes) + ADDRESSES)
+
+    def edges(self) -> float:
+        """Time of a group's prologue and epilogue, relative to that of its products.
+
+        Groups that are resident on a unit together overlap theirs.
+        """
+        terms = math.prod(r.extent for r in self.facts.reduced)
+        cycles = 1.0 if self.unit.is_described else DESCRIBED_CYCLES
+        most = min(self.resident(), GROUPS_BESIDE, self.groups // self.limits.units)
+        return cycles * EDGE_BYTES / (terms * self.unit.a.itemsize) / max(most, 1)
 
     def suits(self) -> bool:
         """True if the tiles fit a group, keep the device busy and need little padding."""
