@@ -242,4 +242,4 @@ def test_processes_at_once_and_one_after_them_agree(folder: Path) -> None:
     )
 
     assert {*first} == {later.stdout}
-    assert list(folder.glob(f"*/{disk.SCHEDULES}/*/*"))
+    assert list(folder.glob(f"*/{disk.SCHEDULES}-*"))
