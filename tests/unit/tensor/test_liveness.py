@@ -142,7 +142,7 @@ def test_a_read_looks_at_no_graphs_of_others(monkeypatch: pytest.MonkeyPatch) ->
 
     assert (total + 1).tolist() == [2.0, 3.0]
 
-    assert not any(found)
+    assert found == []
     assert others[2].tolist() == [2.0, 4.0]
 
 
