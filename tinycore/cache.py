@@ -49,10 +49,6 @@ _BLOCK_BYTES: Final = 4096
 trace = Trace("cache")
 
 
-Found = tuple[float, int, str]
-"""Time, size and name of an entry: in this order they are evicted."""
-
-
 class DiskCache:
     """A folder of at most about `limit_bytes`; the least recently used entries are removed first.
 
@@ -207,8 +203,8 @@ def _files(folder: Folder) -> Iterator[tuple[str, os.stat_result]]:
                 yield name, folder.file_facts(name)
 
 
-def _evict(folder: Folder, kept: list[Found], excess: int) -> None:
-    """Remove entries, in order, until so many bytes are gone."""
+def _evict(folder: Folder, kept: list[tuple[float, int, str]], excess: int) -> None:
+    """Remove entries (time, size and name), in order, until so many bytes are gone."""
     for _, size, name in kept:
         if excess <= 0:
             break

@@ -313,8 +313,12 @@ OF_TINYGRAD: Final = {
     "SPEC": "VERIFY=1",
     **dict.fromkeys(
         "ALL2ALL DISABLE_FAST_IDIV JIT_BATCH_SIZE NOLOCALS NO_MEMORY_PLANNER PCONTIG "
-        "SPLIT_REDUCEOP TC TC_OPT TC_SELECT TUPLE_ORDER USE_ATOMICS WINO".split(),
-        "nothing: a plan is chosen by what it costs; ALLOW_TF32=1 lets matrix units have float32",
+        "SPLIT_REDUCEOP TUPLE_ORDER USE_ATOMICS WINO".split(),
+        "nothing: plans are chosen by what they cost",
+    ),
+    **dict.fromkeys(
+        "TC TC_OPT TC_SELECT".split(),
+        "nothing: matrix units are used where they pay; ALLOW_TF32=1 lets float32 use them",
     ),
 }
 """Settings of tinygrad, and what has their effect here."""

@@ -32,7 +32,8 @@ from tinycore.uop.op import Op
 values: Final[dict[int, weakref.ref[UOp]]] = {}
 """The nodes whose value has a home, by id."""
 former: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
-"""Versions that were overwritten, as far as graphs read them."""
+"""Those that know they were overwritten, as far as graphs read them: mostly there are none, and
+gradients need not look."""
 
 
 def home(version: UOp) -> Home:

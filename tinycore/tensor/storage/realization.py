@@ -106,7 +106,7 @@ def with_waiting(roots: list[UOp], read: UOp | None = None) -> tuple[CanonicalGr
     others = [n for n in others if not (n in ours or base_of(n) is read or graph.is_buffer(n))]
     bases = map(base_of, (*ours, *others))
     shown = {n for n in bases if (form.cached or n in form.nodes) and not graph.is_memory(n)}
-    return type(form)(*form[:-1], shown), others
+    return form._replace(shown=shown), others
 
 
 def run_and_publish(
