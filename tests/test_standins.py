@@ -13,9 +13,9 @@ from tests.standins import ROOT
 
 SAMPLED = {
     **dict.fromkeys(
-        ("AMD", "CUDA:PTX", "METAL", "NV:PTX-HOPPER-580", "QCOM:IR3", "QCOM:QCOMCL"), 50
+        ("AMD", "CUDA:PTX", "METAL", "NV:PTX-HOPPER-580", "QCOM:IR3", "QCOM:QCOMCL"), 75
     ),
-    **dict.fromkeys(("METAL-M3", "METAL-OLD"), 150),
+    **dict.fromkeys(("METAL-M3", "METAL-OLD"), 200),
 }
 """One test in so many is run."""
 LIMIT_SECONDS = 900

@@ -13,7 +13,7 @@ from tinycore import Context
 @pytest.mark.parametrize("part", range(3))
 def test_elements_chosen_pass_on_their_gradient_whole(part: int) -> None:
     with Context(PARALLEL=1):
-        for seed in range(part * 20, part * 20 + 20):
+        for seed in range(part * 8, part * 8 + 8):
             found = program(seed)
             verdict = check(found)
             assert verdict.kind in ("", "large"), shown(found, verdict)
