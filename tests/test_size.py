@@ -25,7 +25,7 @@ BUDGETS: Final = {
     "tinycore/builtin": 14_264,
     "tinycore/cli": 9_767,
     "tinycore/device": 20_187,
-    "tinycore/engine": 20_852,
+    "tinycore/engine": 20_750,
     "tinycore/lower": 45_229,
     "tinycore/lower/steps": 12_814,
     "tinycore/lower/strategies": 25_068,
@@ -37,8 +37,8 @@ BUDGETS: Final = {
     "tinycore/schedule": 57_196,
     "tinycore/tensor": 13_548,
     "tinycore/tensor/autograd": 9_605,
-    "tinycore/tensor/capture": 16_758,
-    "tinycore/tensor/guards": 7_689,
+    "tinycore/tensor/capture": 16_450,
+    "tinycore/tensor/guards": 7_520,
     "tinycore/tensor/interop": 7_399,
     "tinycore/tensor/methods": 57_222,
     "tinycore/tensor/storage": 12_421,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 469_468
+SUM: Final = 468_889
 """The budgets of the core together."""
-FLOORS: Final = 431_318
+FLOORS: Final = 430_739
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz.surroundings import check, program, shown
 from tinycore import Context
-from tinycore.tensor.capture import captured
+from tinycore.tensor.capture import recorded_call
 from tinycore.tensor.guards.guard import Guard
 
 
@@ -29,7 +29,7 @@ def test_programs_see_the_same_around_a_capture(first: int) -> None:
 def test_a_replay_that_leaves_waiting_values_alone_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(captured, "finish_reads", lambda overwritten: None)
+    monkeypatch.setattr(recorded_call, "finish_reads", lambda overwritten: None)
 
     with Context(DEV="PYTHON"):
         assert any(check(program(seed)).kind == "seen" for seed in range(60))

@@ -327,7 +327,9 @@ def lose_programs(device: OpenDevice) -> None:
 at_close.append(lose_programs)
 
 
-def hoist_invariants(recording: Recording, fixed: Iterable[Buffer], prune: bool) -> Recording:
+def hoist_invariants(
+    recording: Recording, fixed: Iterable[Buffer], prune: bool = True
+) -> Recording:
     """A recording without its invariant launches: with `prune` all, else those that copy data
     of the host. `fixed` are the inputs and the results.
     """
@@ -361,10 +363,9 @@ class VaryingMemory:
 
     def __init__(self, recording: Recording, fixed: Iterable[Buffer], prune: bool = True) -> None:
         self.recording, self.prune = recording, prune
-        self.blocks = {b.base for b in recording.temporary}
         used = {b for item in recording.items for b in item.bufs}
-        drawn = (b for b, _ in recording.repeated if b is not None and b in used)
-        self.memory = {self.whole(b) for b in (*fixed, *drawn)}
+        drawn = used.intersection([buffer for buffer, _ in recording.repeated])
+        self.memory = {*map(self.whole, (*fixed, *drawn)), *[b.base for b in recording.temporary]}
         before = -1
         while before != len(self.memory):
             before = len(self.memory)
@@ -387,8 +388,7 @@ class VaryingMemory:
 
     def has(self, buffer: Buffer) -> bool:
         """True if the content of a buffer differs between replays."""
-        whole = self.whole(buffer)
-        return whole in self.memory or whole in self.blocks
+        return self.whole(buffer) in self.memory
 
     def is_new(self, buffer: Buffer) -> bool:
         """True if memory was allocated during the capture and is no view of other such memory."""

@@ -59,20 +59,23 @@ class HeldLaunches:
         self.graph, self.items, self.launches = graph, items, len(items)
         places: dict[Buffer, list[Place]] = defaultdict(list)
         positions: dict[str, list[Place]] = defaultdict(list)
+        needs: dict[Buffer, int] = defaultdict(int)
         for number, item in enumerate(items):
+            need = 1
+            if isinstance(item.runner, CompiledRunner):
+                need = item.runner.for_buffers([exchange.get(b, b) for b in item.bufs]).alignment
+                for position, name in enumerate(item.runner.info.values):
+                    positions[name].append((number, position))
             for slot, buffer in enumerate(item.bufs):
                 if buffer in exchange:
                     places[buffer].append((number, slot))
-            names = item.runner.info.values if isinstance(item.runner, CompiledRunner) else ()
-            for position, name in enumerate(names):
-                positions[name].append((number, position))
+                    needs[buffer] = max(needs[buffer], need)
         self.exchanged = tuple(places)
         self.places = tuple(places.values())
         """Launches and slots of each buffer that is exchanged."""
         self.handles: list[Any] = [exchange[buffer].handle for buffer in places]
         """Handles that the graph holds now."""
-        needs = needs_of(items, exchange)
-        self.needs = [needs.get(buffer, 1) for buffer in places]
+        self.needs = [needs[buffer] for buffer in places]
         """The alignment in bytes that programs of the graph require of these buffers."""
         self.positions = dict(positions)
         """Launches and positions of each variable."""
@@ -249,15 +252,3 @@ def hold(items: Sequence[ExecItem], values: Numbers, exchange: Bound) -> HeldLau
     except UnsupportedError:
         return None
     return HeldLaunches(graph, items, exchange, values)
-
-
-def needs_of(items: Iterable[ExecItem], exchange: Bound) -> dict[Buffer, int]:
-    """The alignment that held programs need of each buffer that is exchanged, where they do."""
-    needs: dict[Buffer, int] = {}
-    for item in items:
-        bufs = [exchange.get(b, b) for b in item.bufs]
-        runner = item.runner.for_buffers(bufs) if isinstance(item.runner, CompiledRunner) else None
-        if runner is not None and runner.alignment > 1:
-            changing = (b for b in item.bufs if b in exchange)
-            needs |= {b: max(needs.get(b, 1), runner.alignment) for b in changing}
-    return needs

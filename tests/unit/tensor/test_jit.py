@@ -198,7 +198,7 @@ def test_other_shapes_have_captures_of_their_own() -> None:
     for _ in range(3):
         assert step(host(1, 2)).item() == 4
         assert step(host(1, 2, 3)).item() == 7
-    assert [len(c.step.items) > 0 for c in step.captures.values() if c.step] == [True, True]
+    assert [len(c.step.items) > 0 for c in step.captures if c.step] == [True, True]
 
 
 def test_python_values_have_captures_of_their_own() -> None:

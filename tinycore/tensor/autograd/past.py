@@ -67,7 +67,7 @@ NOBODY: Final[Homes] = frozenset()
 class Known:
     """Facts of a node that are no part of its content: they lie in the node."""
 
-    __slots__ = ("ended", "home", "is_former", "made", "value")
+    __slots__ = ("ended", "home", "made", "value")
 
     def __init__(self, node: UOp) -> None:
         self.home = Home(node)
@@ -80,8 +80,6 @@ class Known:
         """The graph by which memory was computed, through which gradients go on."""
         self.ended = NOBODY
         """Memory to which gradients that end here would have gone."""
-        self.is_former = False
-        """True of a version that was overwritten."""
 
 
 NOTHING_KNOWN: Final = Known(UOp.sink())

@@ -31,9 +31,8 @@ from tinycore.uop.op import Op
 
 values: Final[dict[int, weakref.ref[UOp]]] = {}
 """The nodes whose value has a home, by id."""
-former: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
-"""Those that know they were overwritten, as far as graphs read them: mostly there are none, and
-gradients need not look."""
+former: Final[dict[int, weakref.ref[UOp]]] = {}
+"""The versions that were overwritten, by id: mostly there are none, and gradients need not look."""
 
 
 def home(version: UOp) -> Home:
@@ -86,8 +85,7 @@ def renewed(memory: Iterable[UOp]) -> dict[UOp, UOp]:
         if old in escaped:
             escaped.add(new)
         known.home.nodes = [weakref.ref(new)]
-        known_of(old).is_former = True
-        former.add(old)
+        former[id(old)] = weakref.ref(old, partial(former.pop, id(old)))
     return found
 
 
@@ -99,7 +97,7 @@ WRITTEN: Final = frozenset({Op.BUFFER, Op.MULTI, Op.ASSIGN})
 
 def is_former(memory: UOp) -> bool:
     """True if a BUFFER that memory shows, or that was written to in place, is a former version."""
-    return any(getattr(b, "_past", NOTHING_KNOWN).is_former for b in buffers_below(memory))
+    return not former.keys().isdisjoint(map(id, buffers_below(memory)))
 
 
 def in_latest(memory: UOp) -> UOp:

@@ -3,9 +3,9 @@
 Floor 5. The files, in the order of the calls of a function:
 
 - `jit.py` (the decorator, and which capture a call belongs to), `arguments.py` (its key)
-- the second call: `proxies.py` (stand-ins for arguments), `capturing_run.py`, `change_sets.py`
-  (what the function touches)
-- from the third call on: `captured.py`, `recorded_call.py`
+- the second call: `captured.py`, `proxies.py` (stand-ins for arguments), `capturing_run.py`,
+  `change_sets.py` (what the function touches)
+- from the third call on: `recorded_call.py`
 
 **The first call runs the function as it is**, the second records it, later ones replay. The two
 runs are compared before anything is replayed: other launches, other data from the host, or other

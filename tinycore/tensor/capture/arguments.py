@@ -22,7 +22,7 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffers_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.graph import is_constant, without_own
-from tinycore.tensor.guards.keys import ATOMS, Same, constant_key, shortened
+from tinycore.tensor.guards.keys import ATOMS, Same, constant_key, shortened, value_shown
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
@@ -103,20 +103,28 @@ def rebuilt(value: Any, kind: type, new: Callable[[Any], Any]) -> Any:
 # --- tensors
 
 
-def form_of(node: UOp) -> UOp:
-    """The view by which a realized node shows its buffers, whichever these are."""
-    base = base_of(node)
+def form_of(node: UOp, numbers: Mapping[UOp, int] | None = None) -> UOp:
+    """The view by which a realized node shows its buffers, whichever these are: over stand-ins with
+    their numbers, or those of their order in it.
+    """
+    base, below = base_of(node), buffers_below(node)
+    numbers = numbers or {b: i for i, b in enumerate(below)}
+    stands = {b: stand_in(b, numbers[b]) for b in below}
     if base.op is Op.BUFFER:
-        whole = stand_in(base, 0)
+        whole = stands[base]
         return whole if node is base else UOp(Op.RESHAPE, node.dtype, (whole,), node.shape)
-    node = without_own(node)
-    form = node.substitute({b: stand_in(b, i) for i, b in enumerate(buffers_below(node))})
-    return exchanging(form, Size.free)
+    return exchanging(without_own(node).substitute(stands), Size.free)
 
 
 def stand_in(buffer: UOp, number: int) -> UOp:
     """A placeholder BUFFER for any other of its kind; `unique` makes a distinct one."""
     return buffer.with_src((buffer.src[0], UOp(Op.UNIQUE, dtypes.void, (), -1 - number)))
+
+
+def number_of(stand: UOp) -> int:
+    """The number of a placeholder."""
+    number: int = stand.src[1].arg
+    return -1 - number
 
 
 class Arguments:
@@ -272,20 +280,21 @@ class Arguments:
         return exchanging(node, self.names.held) if sizes_below([node]) else node
 
     @property
-    def facts(self) -> list[tuple[str, Hashable]]:
-        """The key with the names of its parts."""
+    def facts(self) -> dict[str, str]:
+        """Values that the key depends on, as text, by their places."""
         free = Naming(keeps_given=False).free
-        facts = [
-            (p, form_of(exchanging(v.uop, free)) if isinstance(v, Tensor) else constant_key(v))
-            for p, v in self.leaves
-            if not isinstance(v, Size)
-        ]
-        guarded = zip(GUARDED, guarded_values(), strict=True)
-        facts += [(f"setting {name}", value) for name, value in guarded]
-        last = zip(
-            ("the default device", "which arguments share memory"), self.key[-2:], strict=True
-        )
-        return [*facts, *last]
+
+        def told(value: Any) -> str:
+            if not isinstance(value, Tensor):
+                return value_shown(value)
+            node = exchanging(value.uop, free)
+            return f"a tensor of shape {node.shape}, {node.dtype!r}, on {node.device}"
+
+        names = [f"setting {name}" for name in GUARDED]
+        names += "the default device", "which arguments share memory"
+        settings = map(shortened, self.key[-len(names) :])
+        facts = {path: told(v) for path, v in self.leaves if not isinstance(v, Size)}
+        return facts | dict(zip(names, settings, strict=True))
 
 
 class CallPattern:
@@ -364,20 +373,11 @@ def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:
     return tuple([number[b] for b in nodes])
 
 
-def differences(one: Any, other: Any) -> list[str]:
-    """Differences between two keys, as text."""
-    before, now = dict(one), dict(other)
-    paths = [p for p in before | now if before.get(p) != now.get(p)]
-    return [f"{p} is {key_shown(now.get(p))}, was {key_shown(before.get(p))}" for p in paths]
-
-
-def key_shown(value: Any) -> str:
-    """A part of a key as a message shows it."""
-    if isinstance(value, UOp):
-        return f"a tensor of shape {value.shape}, {value.dtype!r}, on {value.device}"
-    if isinstance(value, Same):
-        return repr(value)
-    if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], type):
-        kind, found = value
-        return shortened(float.fromhex(found) if kind is float else found)
-    return "absent" if value is None else shortened(value)
+def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Differences between the facts of two calls, as text."""
+    absent = "absent"
+    return [
+        f"{path} is {now.get(path, absent)}, was {before.get(path, absent)}"
+        for path in {**before, **now}
+        if before.get(path) != now.get(path)
+    ]

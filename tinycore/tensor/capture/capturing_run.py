@@ -16,7 +16,7 @@ import gc
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore.device.buffer import Buffer
@@ -33,14 +33,13 @@ from tinycore.tensor.capture.arguments import Arguments, form_of, leaves, rebuil
 from tinycore.tensor.capture.change_sets import Before, ChangeSet, realized_buffers
 from tinycore.tensor.capture.proxies import ArgumentProxies
 from tinycore.tensor.capture.recorded_call import (
+    Expected,
     Origins,
     Output,
     RecordedCall,
-    Reference,
     SideOutput,
-    State,
 )
-from tinycore.tensor.guards.environment import Change, Walk, is_same_nest
+from tinycore.tensor.guards.environment import Change, Walk
 from tinycore.tensor.guards.keys import shortened
 from tinycore.tensor.storage.liveness import while_walking
 from tinycore.tensor.storage.realization import compute, unrealized, unshare
@@ -71,22 +70,22 @@ class Run(NamedTuple):
         return cls(tuple(items), tuple(recording.host))
 
 
-def compare(name: str, first: Run, second: Run) -> None:
-    """Raises JitError where two runs on like arguments did different things of the same kind."""
+def differences(first: Run, second: Run) -> Iterator[str]:
+    """Differences between two runs on like arguments that did things of the same kind."""
     kinds = [[n for n, _ in run.launches] for run in (first, second)]
     if kinds[0] != kinds[1]:
         return  # the first one did what need not be done again, such as filling weights
     for place, (one, other) in enumerate(zip(first.launches, second.launches, strict=True)):
         if one != other:
-            raise JitError(
-                f"{name} computed something else in its second call than in its first, with like "
+            yield (
+                "computed something else in its second call than in its first, with like "
                 f"arguments: launch {place}, {one[0]}, has other constants. A Python value that is "
                 "no argument changes from call to call; pass it as an argument, as a Tensor where "
                 "it changes often, or as a Variable where it is a size or an offset"
             )
     if len(first.host) == len(second.host) and first.host != second.host:
-        raise JitError(
-            f"{name} took other data from the host in its second call than in its first; a replay "
+        yield (
+            "took other data from the host in its second call than in its first; a replay "
             "would see none of it. Make the tensor outside, and pass it as an argument"
         )
 
@@ -113,8 +112,8 @@ class CapturingRun:
         """Other changes of the function's environment."""
         self.gradients: list[tuple[Tensor, Before | None]] = []
         """Tensors from before that have another gradient now, and their former ones."""
-        self.values: tuple[Any, ...] = ()
-        """The value that is `placed`, with an Output for each new tensor."""
+        self.values: list[Output | Tensor | None] = []
+        """Tensors that are `placed`, an Output for each new one."""
         self.change_set, self.is_old = change_set, change_set.is_old
         self.positions = walk.positions()
 
@@ -165,8 +164,8 @@ class CapturingRun:
         return id(tensor) in self.change_set.changed
 
     @property
-    def placed(self) -> list[tuple[str, Any, Any]]:
-        """The places where the function puts tensors: path, former value, and value now."""
+    def placed(self) -> list[tuple[str, Tensor | None, Tensor | None]]:
+        """The places where the function puts tensors: path, the former one, and that now."""
         gradients = [
             ("the gradient of a tensor", None if b is None else b.tensor(), t.grad)
             for t, b in self.gradients
@@ -176,13 +175,13 @@ class CapturingRun:
     @property
     def left(self) -> list[Tensor]:
         """New tensors that outlive the call without being a result."""
-        return [t for _, _, now in self.placed for t in tensors_in(now) if not self.is_old(t)]
+        return [t for _, _, t in self.placed if t is not None and not self.is_old(t)]
 
     @property
     @while_walking
     def replaced(self) -> list[Before]:
         """Tensors that were replaced by those."""
-        tensors = [tensor for change in self.kept for tensor in tensors_in(change.before)]
+        tensors = [change.before for change in self.kept if change.before is not None]
         known = self.change_set.before
         found = [known.get(id(tensor)) or Before.of(tensor) for tensor in tensors]
         return found + [b for t, b in self.gradients if b is not None and t.grad is not None]
@@ -218,15 +217,15 @@ class CapturingRun:
 
         Raises JitError where replays would not do what the function does.
         """
-        self.check_values(recording)
-        self.proxies.check(self.name, recording)
-        self.check_replaced(recording)
-        self.check_moved()
-        if self.known.first is not None and not self.does_once():
-            compare(self.name, self.known.first, Run.of(recording))
-        self.check_changes()
-        self.check_arrays(recording)
-        self.check_streams()
+        wrong = chain(
+            self.wrong_numbers(recording),
+            self.proxies.wrong(recording),
+            self.wrong_tensors(recording),
+            self.other_work(recording),
+            self.wrong_surroundings(recording),
+        )
+        for what in wrong:
+            raise JitError(f"{self.name} {what}")
         # other threads may have made more of what it computed for them
         if not self.is_settled() or self.survives(recording):
             return None
@@ -238,74 +237,75 @@ class CapturingRun:
             )
         return self.kept_step(recording, result)
 
-    def check_values(self, recording: Recording) -> None:
-        """Raises JitError for a Variable that was not bound by an argument."""
+    def wrong_numbers(self, recording: Recording) -> Iterator[str]:
+        """Variables that were not bound by an argument."""
         for name, value in sorted(recording.values):
             if self.given.numbers.get(name) != value:
-                raise JitError(
-                    f"{self.name} bound the Variable {shown_name(name)} to {value} itself, or has "
+                yield (
+                    f"bound the Variable {shown_name(name)} to {value} itself, or has "
                     "it so in a tensor that is no argument, which would be so in all replays; bind "
                     "it outside and pass it as an argument"
                 )
 
-    def check_changes(self) -> None:
-        """Raises JitError if the function changes its environment in each call."""
-        for change in self.other:
-            if change.path in self.known.changed:
-                raise JitError(
-                    f"{self.name} changes {change.path} in each call ({told_change(change)}), "
-                    "which a replay would not do. Do it outside, return what is new, or keep it in "
-                    "a tensor that is written to with assign"
-                )
-
-    def check_arrays(self, recording: Recording) -> None:
-        """Raises JitError for arrays whose content would be looked at once only."""
-        if recording.host and self.walk.hidden:
-            raise JitError(
-                f"{self.name} takes data from the host and finds a large NumPy array around it "
-                f"({self.walk.hidden[0]}), whose changes replays would not see. Make a Tensor of "
-                "it outside, or make it read-only: array.setflags(write=False)"
-            )
-
-    def check_streams(self) -> None:
-        """Raises JitError where the host drew a number, or would take the next item."""
-        if self.walk.positions() != self.positions:
-            raise JitError(
-                f"{self.name} draws random numbers of Python or NumPy, and replays would repeat "
-                "what these decided. Pass the number as an argument, or use Tensor.rand"
-            )
-        if found := self.walk.iterators:
-            raise JitError(
-                f"{self.name} finds an iterator around it ({shortened(found[0])}), from which "
-                "replays would take nothing. Take the item outside, and pass it as an argument"
-            )
-
-    def check_replaced(self, recording: Recording) -> None:
-        """Raises JitError if a tensor was read and then replaced by another one."""
+    def wrong_tensors(self, recording: Recording) -> Iterator[str]:
+        """Tensors that were read and then replaced by another one, or that were there before and
+        were put in the place of another, or were replaced and are shown elsewhere: in a result, or
+        by what is left.
+        """
         used = {b for item in recording.items for b in item.bufs} - recording.made
         for replaced in self.replaced:
             if used.intersection(replaced.read()):
-                raise replaced_error(self.name, replaced.shape)
-
-    def check_moved(self) -> None:
-        """Raises JitError for a tensor from before that was put in the place of another one, and
-        for one that was replaced and is shown elsewhere: in a result, or by what is left.
-        """
-        moved = {id(tensor) for _, before, _ in self.placed for tensor in tensors_in(before)}
+                yield told_replaced(replaced.shape)
+        moved = {id(before) for _, before, _ in self.placed}
         shown = {b for t in (*self.tensors, *self.left) for b in realized_buffers(t.uop)}
-        for path, before, now in self.placed:
-            for former, tensor in changed_in(before, now):
-                if former is not None:
-                    gone = shown.intersection(realized_buffers(former.uop))
-                    if not gone.issubset(realized_buffers(tensor.uop)):
-                        raise replaced_error(self.name, former.shape)
-                if self.is_old(tensor) and (former is not None or id(tensor) in moved):
-                    raise JitError(
-                        f"{self.name} put a tensor of shape {tensor.shape} that was there before "
-                        f"into {path}; which one that is may be another in each call, and a replay "
-                        "would put the same one there for ever. Copy what it holds, as in "
-                        "`previous.assign(current)`, or exchange tensors outside"
-                    )
+        for path, former, tensor in self.placed:
+            if tensor is None:
+                continue
+            if former is not None:
+                gone = shown.intersection(realized_buffers(former.uop))
+                if not gone.issubset(realized_buffers(tensor.uop)):
+                    yield told_replaced(former.shape)
+            if self.is_old(tensor) and (former is not None or id(tensor) in moved):
+                yield (
+                    f"put a tensor of shape {tensor.shape} that was there before "
+                    f"into {path}; which one that is may be another in each call, and a replay "
+                    "would put the same one there for ever. Copy what it holds, as in "
+                    "`previous.assign(current)`, or exchange tensors outside"
+                )
+
+    def other_work(self, recording: Recording) -> Iterator[str]:
+        """Launches and data that differ from those of the first run."""
+        first = self.known.first
+        if first is not None and not self.does_once():
+            yield from differences(first, Run.of(recording))
+
+    def wrong_surroundings(self, recording: Recording) -> Iterator[str]:
+        """Changes of the environment in each call; arrays whose content would be looked at once
+        only; numbers that the host drew, and iterators, from which it would take the next item.
+        """
+        for change in self.other:
+            if change.path in self.known.changed:
+                yield (
+                    f"changes {change.path} in each call ({told_change(change)}), "
+                    "which a replay would not do, as it stores single tensors only. Do it outside, "
+                    "return what is new, or keep it in a tensor that is written to with assign"
+                )
+        if recording.host and self.walk.hidden:
+            yield (
+                "takes data from the host and finds a large NumPy array around it "
+                f"({self.walk.hidden[0]}), whose changes replays would not see. Make a Tensor of "
+                "it outside, or make it read-only: array.setflags(write=False)"
+            )
+        if self.walk.positions() != self.positions:
+            yield (
+                "draws random numbers of Python or NumPy, and replays would repeat "
+                "what these decided. Pass the number as an argument, or use Tensor.rand"
+            )
+        if found := self.walk.iterators:
+            yield (
+                f"finds an iterator around it ({shortened(found[0])}), from which "
+                "replays would take nothing. Take the item outside, and pass it as an argument"
+            )
 
     def survives(self, recording: Recording) -> bool:
         """True if other threads made tensors of what this run computed. Raises JitError for one of
@@ -387,6 +387,7 @@ class CapturingRun:
         """The step of a recording."""
         tensors = [*self.tensors, *self.left]
         nodes = list(dict.fromkeys(b for t in tensors for b in buffers_below(t.uop)))
+        places = {node: place for place, node in enumerate(nodes)}
         outputs = [buffer_of(node) for node in nodes]
         step = CapturedStep.of(recording, self.proxies.buffers, tuple(outputs), self.known.prune)
         step.atomic = self.known.atomic
@@ -397,18 +398,14 @@ class CapturingRun:
         ]
 
         def output(tensor: Tensor) -> Output:
-            places = tuple([nodes.index(b) for b in buffers_below(tensor.uop)])
             asks = None if self.is_old(tensor) else tensor.requires_grad
-            return Output(form_of(tensor.uop), places, asks)
+            return Output(form_of(tensor.uop, places), asks)
 
-        def left(tensor: Tensor) -> Output | Tensor:
-            return tensor if self.is_old(tensor) else output(tensor)
-
-        made = {n: p for p, n in enumerate(nodes) if outputs[p] in recording.made}
+        made = {n: p for n, p in places.items() if outputs[p] in recording.made}
         for tensor in tensors:
             for buffer in made.keys() & buffers_below(tensor.uop):
                 made |= dict.fromkeys(tensor._view.owned, made[buffer])
-        self.values = rebuilt(tuple([now for _, _, now in self.placed]), Tensor, left)
+        self.values = [t if t is None or self.is_old(t) else output(t) for _, _, t in self.placed]
         written = {
             number.get(n, n): origins_of(found, number, made)
             for n, found in changes.origins.items()
@@ -416,11 +413,11 @@ class CapturingRun:
             if {*present(found)} != {n}  # itself alone
         }
         return RecordedCall(
+            self.name,
             step,
             rebuilt(result, Tensor, output),
             bindings,
             self.found_state(recording),
-            graded=self.found_graded(),
             origins={
                 p: origins_of(ended_at(n), number, made) for n, p in made.items() if n in nodes
             },
@@ -437,18 +434,10 @@ class CapturingRun:
         """
         return self.change_set.arrived | self.change_set.below - ended_below(self.given.nodes)
 
-    def found_graded(self) -> list[tuple[Reference, bool]]:
-        """Tensors that were given a gradient, which may have been taken away again, and whether
-        they had one before.
-        """
-        changed = {id(tensor) for tensor, _ in self.gradients}
-        graded = list(self.change_set.graded.items())
-        return [(t, f is not None) for number, (t, f) in graded if number in changed or f is None]
-
     @while_walking
-    def found_state(self, recording: Recording) -> list[State]:
+    def found_state(self, recording: Recording) -> Expected | None:
         """The tensors from before whose memory the launches work on, or gradients arrived at, then
-        others around.
+        others around, and those that were given a gradient, which may have been taken away again.
 
         Of memory that the function reaches by a tensor of its environment, other tensors are left
         out: a view that the caller or another thread holds for a while is not what it works on.
@@ -466,56 +455,40 @@ class CapturingRun:
             if (buffer := bound.buffer()) in used:
                 storages = bound.storages()
                 if bound.was_shown and not storages:
-                    raise replaced_error(self.name, (buffer.size,))
+                    raise JitError(f"{self.name} {told_replaced((buffer.size,))}")
                 found |= {id(t): t for storage in storages for t in storage.tensors()}
         owners = {id(t._grad): weakref.ref(t) for t in found.values() if t._grad is not None}
-        passing = self.passing
-        state: list[State] = []
-        flags: list[State] = []
+        passing, expected = self.passing, Expected()
         known: set[Buffer] = set()
-        others: list[tuple[State, set[Buffer]]] = []
+        others: list[tuple[Tensor, set[Buffer]]] = []
         for number, tensor in found.items():
             touched = used.intersection(map(base_buffer, realized_buffers(tensor.uop)))
-            entry = State(weakref.ref(tensor), None, tensor.requires_grad)
             if touched and self.is_old(tensor):
                 owner = owners.get(number)
-                entry = entry._replace(node=tensor.uop, owner=owner)
                 if number in around or (owner is not None and id(owner()) in around):
-                    state.append(entry)
+                    expected.require_state(tensor, owner)
                     known |= touched
                 else:
-                    others.append((entry, touched))
+                    others.append((tensor, touched))
             elif number in around and number not in passing:
-                flags.append(entry)
-        return state + [entry for entry, touched in others if not touched <= known] + flags
+                expected.require_flag(tensor)
+        for tensor, touched in others:
+            if not touched <= known:
+                expected.require_state(tensor, owners.get(id(tensor)))
+        changed = {id(tensor) for tensor, _ in self.gradients}
+        for number, (reference, former) in list(self.change_set.graded.items()):
+            if number in changed or former is None:
+                expected.require(reference, f"_grad is {'' if former is None else 'not '}None")
+        return expected if expected.terms else None
 
 
 # --- changes
 
 
 def is_left(change: Change) -> bool:
-    """True if a change puts tensors in a place where a replay can put others."""
-    return (
-        change.can_be_stored and bool(tensors_in(change.now)) and is_nest(change.before, change.now)
-    )
-
-
-def is_nest(before: Any, now: Any) -> bool:
-    """True if a value is made of tensors, and of plain values that were there before."""
-    if before is None:
-        return all(isinstance(v, Tensor) or v in NESTS for _, v in leaves(now, ""))
-    return is_same_nest(*[rebuilt(value, Tensor, lambda _: None) for value in (before, now)])
-
-
-NESTS: Final = (list, tuple, dict)
-
-
-def changed_in(before: Any, now: Any) -> Iterator[tuple[Any, Tensor]]:
-    """The tensors in a value that replaced others, or None, in the one before."""
-    former = dict(leaves(before, ""))
-    for path, value in leaves(now, ""):
-        if isinstance(value, Tensor) and value is not former.get(path):
-            yield former.get(path), value
+    """True if a change puts a tensor in a place where a replay can put another."""
+    is_free = change.before is None or isinstance(change.before, Tensor)
+    return change.can_be_stored and is_free and isinstance(change.now, Tensor)
 
 
 def tensors_in(value: Any) -> list[Tensor]:
@@ -541,14 +514,14 @@ def clears_gradients(changed: Iterable[tuple[Tensor, Before | None]]) -> bool:
 def told_change(change: Change) -> str:
     """A change in a few words."""
     if change.place < 0:
-        return f"from {len(change.before)} to {len(change.now)} values"
+        return "which has other items or attributes than before"
     return f"from {shortened(change.before)} to {shortened(change.now)}"
 
 
-def replaced_error(name: str, shape: tuple[Any, ...]) -> JitError:
-    """The error for a tensor of some shape that was read and then replaced."""
-    return JitError(
-        f"{name} read a tensor of shape {shape} and then put another one in its place, as in "
+def told_replaced(shape: tuple[Any, ...]) -> str:
+    """The message on a tensor of some shape that was read and then replaced."""
+    return (
+        f"read a tensor of shape {shape} and then put another one in its place, as in "
         "`x = x + 1`, or by adding to a gradient that was there before; a replay would read the "
         "first one for ever. Write to it with assign, or begin with zero_grad(), also of what "
         "other steps train and backward() reaches. To add gradients up over several calls, "

@@ -83,7 +83,7 @@ class TinyJit(Generic[Parameters, Result]):
         atomic: bool = True,
     ) -> None:
         self.fxn = fxn
-        self.options = prune, guards, atomic
+        self.prune, self.guards, self.atomic = prune, guards, atomic
         self.kinds: dict[Key, list[Capture]] = {}
         """Captures by the key of the arguments; those in a list differ in their environment."""
         self.last: Capture | None = None
@@ -113,16 +113,20 @@ class TinyJit(Generic[Parameters, Result]):
             def call(*args: Any, **kwargs: Any) -> Result:
                 return function(reference(), *args, **kwargs)
 
-            jitted = TinyJit(call, *self.options)
-            jitted.around = Environment(function, reference, self.options[1])
+            jitted = self.like(call)
+            jitted.around = Environment(function, reference, self.guards)
             jitted.__func__ = self
             found = self.bound[key] = reference, jitted
         bound = object.__new__(TinyJit)
         bound.__dict__, bound.__self__ = vars(found[1]), instance
         return bound
 
+    def like(self, function: Callable[..., Any]) -> TinyJit[..., Result]:
+        """Another function that is captured in the same way."""
+        return TinyJit(function, self.prune, self.guards, self.atomic)
+
     def __repr__(self) -> str:
-        steps = [len(c.step.items) for c in self.captures.values() if c.step is not None]
+        steps = [len(c.step.items) for c in self.captures if c.step is not None]
         return f"<TinyJit {self.name}: {f'steps of {steps} launches' if steps else 'no steps yet'}>"
 
     def reset(self) -> None:
@@ -130,13 +134,9 @@ class TinyJit(Generic[Parameters, Result]):
         self.kinds, self.last = {}, None
 
     @property
-    def captures(self) -> dict[tuple[Key, int], Capture]:
-        """All captures, by the key of the arguments and a number for the environment."""
-        return {
-            (key, number): capture
-            for key, captures in self.kinds.items()
-            for number, capture in enumerate(captures)
-        }
+    def captures(self) -> list[Capture]:
+        """All captures, those for one key of the arguments together."""
+        return [capture for captures in self.kinds.values() for capture in captures]
 
     @property
     def captured(self) -> CapturedStep | None:
@@ -163,10 +163,10 @@ class TinyJit(Generic[Parameters, Result]):
                 self.last = capture
             if (recorded := capture.recorded) is not None:
                 expected = recorded.expected
-                if expected is None or expected.holds() or capture.is_current():
+                if expected is None or expected.holds() or recorded.is_current():
                     if (arrived := recorded.arrived) and recorded.goes_on(given.nodes, arrived):
                         return self.function(*args, **kwargs)
-                    result: Result = capture.replay(given)
+                    result: Result = recorded.replay(given)
                     return result
                 self.give_up(capture)
             result = capture.run(self.function, given)
@@ -209,17 +209,16 @@ class TinyJit(Generic[Parameters, Result]):
             self.kinds[key] = [c for c in captures if c.guard is None or not c.guard.gone]
         known = self.captures
         if len(known) >= MOST_CAPTURES:
-            before = known[next(reversed(known))].facts
+            before = known[-1].facts
             assert self.around is not None, "there is a function to run"
-            now = [*given.facts, *self.around.walk(given.objects).guard().facts()]
+            now = given.facts | self.around.walk(given.objects).guard().facts()
             what = "; ".join([*differences(before, now), *self.broken(given)[-1:]])
             raise JitError(
                 f"{self.name} was called in {MOST_CAPTURES} ways, each of which needs a "
                 f"capture; what differed from the last one: {what}. Pass what changes from "
                 "call to call as a Tensor, and sizes and offsets as Variables"
             )
-        prune, _, atomic = self.options
-        capture = self.last = Capture(self.name, self.around, prune, atomic)
+        capture = self.last = Capture(self.name, self.around, self.prune, self.atomic)
         result: Result = capture.run(function, given)
         self.kinds.setdefault(given.key, []).append(capture)
         return result
@@ -243,28 +242,28 @@ class TinyJit(Generic[Parameters, Result]):
         if self.fxn is None:
             found: TinyJit[..., Result] = pickle.loads(pickle.dumps(self))
             return found
-        return TinyJit(copy.deepcopy(self.fxn, memo), *self.options)
+        return self.like(copy.deepcopy(self.fxn, memo))
 
     def __reduce__(self) -> tuple[object, ...]:
         if hasattr(self, "__self__"):
             return getattr, (self.__self__, self.name.rpartition(".")[2])
         if not isinstance(self.fxn, (types.FunctionType, types.NoneType)):
             # with the object that it is a method of
-            return TinyJit, (self.fxn, *self.options)
-        recorded = [(k, c) for (k, _), c in self.captures.items() if c.recorded is not None]
-        kept = {(k, n): c for n, (k, c) in enumerate(recorded) if c.conditions}
-        kept |= {(k, -1): c for k, c in recorded if not c.conditions}
+            return TinyJit, (self.fxn, self.prune, self.guards, self.atomic)
+        kept = {}
+        for key, captures in self.kinds.items():
+            if recorded := [c for c in captures if c.recorded is not None]:
+                whole = [c for c in recorded if not c.conditions]  # the guards are left out
+                kept[key] = [*[c for c in recorded if c.conditions], *whole[-1:]]
         if not kept:
             raise JitError(f"{self.name} has captured nothing yet; call it twice, then pickle it")
-        return loaded, (self.name, list(kept.items()))
+        return loaded, (self.name, kept)
 
 
-def loaded(name: str, kept: list[tuple[tuple[Any, int], Capture]]) -> TinyJit[..., Any]:
+def loaded(name: str, kinds: dict[Key, list[Capture]]) -> TinyJit[..., Any]:
     """A function from its captures alone."""
     result: TinyJit[..., Any] = TinyJit(None)
-    result.name = name
-    for (key, _), found in kept:
-        result.kinds.setdefault(key, []).append(found)
+    result.name, result.kinds = name, kinds
     return result
 
 

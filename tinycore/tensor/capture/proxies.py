@@ -16,7 +16,6 @@ from typing import Any
 from tinycore.device.buffer import Buffer
 from tinycore.engine.run import Recording
 from tinycore.engine.transactions import base_buffer
-from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_of
@@ -114,28 +113,28 @@ class ArgumentProxies:
             if new.uop is not tensor.uop:
                 tensor.replace(new)
 
-    def check(self, name: str, recording: Recording) -> None:
-        """Raises JitError if an argument was also reached in another way, or replaced."""
+    def wrong(self, recording: Recording) -> Iterator[str]:
+        """Arguments that were also reached in another way, replaced, or given a gradient."""
         used = {b for item in recording.items for b in item.bufs}
         for path, original in self.given.named_tensors:
-            tensor = self.made[id(original)]
+            tensor, below = self.made[id(original)], buffers_below(original.uop)
             place = path.removeprefix("argument ")
-            if used.intersection(map(buffer_of, buffers_below(original.uop))):
-                raise JitError(
-                    f"{name} was given as argument {place} what it also reaches in another way (a "
+            if used.intersection(map(buffer_of, below)):
+                yield (
+                    f"was given as argument {place} what it also reaches in another way (a "
                     "closure, a global, an attribute); a replay with another argument would mix "
                     "them up. Let it reach the tensor in one way only, or pass a copy (clone)"
                 )
-            nodes = [self.nodes[b] for b in buffers_below(original.uop)]
+            nodes = [self.nodes[b] for b in below]
             is_same = tensor.uop is original.uop.substitute(self.nodes)  # also without elements
             if not is_same and not (is_realized(tensor.uop) and buffers_below(tensor.uop) == nodes):
-                raise JitError(
-                    f"{name} replaced its argument {place} by another tensor, where a replay could "
+                yield (
+                    f"replaced its argument {place} by another tensor, where a replay could "
                     "only write to memory; use assign, or return the new one"
                 )
             if tensor.grad is not self.gradient_of(original):
-                raise JitError(
-                    f"{name} gave its argument {place} a gradient, which a replay could not; "
+                yield (
+                    f"gave its argument {place} a gradient, which a replay could not; "
                     "return the gradient (Tensor.gradient), or keep the parameter outside"
                 )
 

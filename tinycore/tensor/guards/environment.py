@@ -11,14 +11,21 @@ import functools
 import operator
 import pickle
 import random
-import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from tinycore.tensor.guards.guard import CELL, GLOBAL, ITS_CLASS, Box, Guard, Reader, join_path
+from tinycore.tensor.guards.guard import (
+    CELL,
+    GLOBAL,
+    ITS_CLASS,
+    Box,
+    Guard,
+    Reader,
+    join_path,
+)
 from tinycore.tensor.guards.keys import (
     ATOMS,
     METHOD_TYPES,
@@ -57,12 +64,7 @@ class Walk:
         """Walk; `left` are places to which the function puts tensors, and may do so again."""
         self.roots, self.names, self.more = roots, names, names.imported()
         """`more` are other places to begin at: modules that code imports, the environment."""
-        self.free = {
-            c.path: Role(alike, c.before)
-            if is_plain(c.before)
-            else Role(has_form, form_of_value(c.before))
-            for c in left
-        }
+        self.free = {c.path: Role(has_form, form_of_value(c.before)) for c in left}
         self.seen: list[Seen] = []
         self.met: set[int] = set()
         self.queue: deque[tuple[int, int, Any, str, list[Reader]]] = deque()
@@ -83,14 +85,12 @@ class Walk:
             found = class_readers(kind, self.names)
             self.queue.append((len(self.seen) + 1, ITS_CLASS, kind, where, found))
         for reader in readers:
-            values = tuple(reader.read(value))
+            values = reader.read(value)
             roles = self.enter(len(self.seen) + 1, values, reader.labels, path)
-            box = Box(parent, place, kind, reader, tuple(map(id, values)), roles, path)
+            box = Box(parent, place, kind, reader, [*map(id, values)], roles, path)
             self.seen.append(Seen(box, value, values))
 
-    def enter(
-        self, number: int, values: Values, labels: Iterable[str], path: str
-    ) -> tuple[Role, ...]:
+    def enter(self, number: int, values: Values, labels: Iterable[str], path: str) -> list[Role]:
         """Return the roles of a box's values, and queue the containers among them."""
         roles = []
         for place, (value, label) in enumerate(zip(values, labels, strict=True)):
@@ -103,7 +103,7 @@ class Walk:
                 self.queue.append((number, place, value, where, readers))
             if isinstance(value, types.FunctionType):
                 self.follow(number, place, value, where)
-        return tuple(roles)
+        return roles
 
     def is_new(self, kind: type) -> bool:
         """True for a class that is looked into and was not met yet."""
@@ -174,11 +174,9 @@ class Walk:
         found: list[Change] = []
         for box, container, values in self.seen:
             try:
-                now = tuple(box.reader.read(container))
+                now = box.reader.read(container)
             except Exception:
-                now = ()
-            if len(now) != len(values):
-                found.append(Change(container, -1, box.path, values, now))
+                found.append(Change(container, -1, box.path, values, container))
                 continue
             for place, (one, other) in enumerate(zip(values, now, strict=True)):
                 if one is not other and not alike(one, other) and not is_same_nest(one, other):
@@ -212,7 +210,7 @@ class Walk:
 
 
 class Change(NamedTuple):
-    """A value that is another one now; place -1 for a container that has grown or shrunk."""
+    """A value that is another one now; place -1 for a container that has other values."""
 
     container: Any
     place: int
@@ -289,19 +287,23 @@ BOUND_METHODS: Final = (types.BuiltinMethodType, types.MethodType)
 
 def random_generators(values: Iterable[Any], names: Names) -> list[Any]:
     """The generators of random numbers among values, their methods, and modules that code names."""
-    numpy_random: Any = sys.modules.get("numpy.random")
-    kinds: tuple[type, ...] = (random.Random,)
-    if numpy_random is not None:  # else NumPy's module is not imported yet
-        kinds = *kinds, numpy_random.Generator, numpy_random.RandomState
     found: dict[int, Any] = {}
     for value in values:
         owner = value.__self__ if isinstance(value, BOUND_METHODS) else value
-        if owner is random:
-            owner = random._inst
-        elif numpy_random is None:
-            pass
-        elif owner is numpy_random or (owner is sys.modules["numpy"] and names.has("random")):
-            owner = numpy_random.mtrand._rand
-        if isinstance(owner, kinds) and not isinstance(owner, random.SystemRandom):
+        if isinstance(owner, types.ModuleType):
+            name = owner.__name__
+            if name in GENERATORS and (name != "numpy" or names.has("random")):
+                owner = GENERATORS[name](owner)
+        modules = [kind.__module__ for kind in type(owner).__mro__]
+        draws = "random" in modules or any(m.startswith("numpy.random.") for m in modules)
+        if draws and not isinstance(owner, random.SystemRandom):
             found[id(owner)] = owner
     return list(found.values())
+
+
+GENERATORS: Final = {
+    "random": operator.attrgetter("_inst"),
+    "numpy.random": operator.attrgetter("mtrand._rand"),
+    "numpy": operator.attrgetter("random.mtrand._rand"),
+}
+"""Modules that draw from a generator of their own, and how it is found there."""

@@ -9,6 +9,7 @@ means. See docs/decisions/0028-captures.md.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -32,36 +33,48 @@ ITS_CLASS: Final = -1
 
 
 class Reader(NamedTuple):
-    """The way to read a container: its values, and their labels."""
+    """The way to read a container: labels of its values, and Python that reads them."""
 
     labels: tuple[str, ...] = ()
-    read: Callable[[Any], Iterable[Any]] = lambda _: ()
-    """Its values: one for each label, unless it has grown or shrunk."""
     lines: Sequence[str] = ()
-    """The same as Python where that is quicker: statements, then an expression for each label."""
+    """Statements, then an expression for each label; BOX stands for the container."""
     scope: Mapping[str, Any] = types.MappingProxyType({})
     """The objects that the lines name."""
 
     def text(self, box: str) -> tuple[list[str], list[str], dict[str, Any]]:
         """Statements, expressions, and what they name, for the container in a variable."""
-        count, scope = len(self.labels), {f"{BOX}_read": self.read, **self.scope}
-        source = self.lines or items_of(f"{BOX}_read({BOX})", count)
-        lines = [line.replace(BOX, box) for line in source]
-        count = len(lines) - count
-        return lines[:count], lines[count:], {k.replace(BOX, box): v for k, v in scope.items()}
+        lines = [line.replace(BOX, box) for line in self.lines]
+        count = len(lines) - len(self.labels)
+        scope = {name.replace(BOX, box): value for name, value in self.scope.items()}
+        return lines[:count], lines[count:], scope
+
+    def read(self, box: Any) -> Values:
+        """The values. Raises one of CHANGED where there are others than the labels say."""
+        lines, values, scope = self.text("box")
+        return reading(tuple(lines), tuple(values), tuple(scope))(box, *scope.values())
 
 
-def items_of(expression: str, count: int) -> list[str]:
-    """The lines that read the items of an iterable."""
-    names = [f"{BOX}_{place}" for place in range(count)]
-    return [f"[{', '.join(names)}] = {expression}", *names]
+@functools.lru_cache(maxsize=4096)
+def reading(
+    lines: tuple[str, ...], values: tuple[str, ...], names: tuple[str, ...]
+) -> Callable[..., Values]:
+    """The function of a container, and of what the lines name: its values."""
+    scope: dict[str, Any] = {"missing": keys.MISSING}
+    head = f"def read({', '.join(['box', *names])}):"
+    exec("\n ".join([head, *lines, f"return ({','.join(values)}{',' * bool(values)})"]), scope)
+    found: Callable[..., Values] = scope["read"]
+    return found
+
+
+def items_of(expression: str, *labels: str) -> Reader:
+    """The reader of the items of an iterable, an expression of the container."""
+    names = [f"{BOX}_{place}" for place in range(len(labels))]
+    return Reader(labels, [f"[{', '.join(names)}] = {expression}", *names])
 
 
 def attributes(names: str, *labels: str) -> Reader:
     """The reader of some attributes."""
-    found = names.split()
-    lines = [f"{BOX}.{name}" for name in found]
-    return Reader(labels, lambda box: [getattr(box, name) for name in found], lines)
+    return Reader(labels, [f"{BOX}.{name}" for name in names.split()])
 
 
 class Box(NamedTuple):
@@ -73,8 +86,8 @@ class Box(NamedTuple):
     """Its place among the values of that, or ITS_CLASS."""
     kind: type
     reader: Reader
-    ids: tuple[int, ...]
-    roles: tuple[Role, ...]
+    ids: Sequence[int]
+    roles: Sequence[Role]
     path: str
 
     def where(self, place: int) -> str:
@@ -170,14 +183,13 @@ class Guard:
             return (*roots, *self.more)[place]
         box = self.boxes[parent - 1]
         found = self.value_at(roots, box.parent, box.place)
-        return type(found) if place == ITS_CLASS else [*box.reader.read(found)][place]
+        return type(found) if place == ITS_CLASS else box.reader.read(found)[place]
 
-    def facts(self) -> Iterator[tuple[str, Any]]:
-        """Yield the expected plain values and objects, with descriptions of their places."""
-        for box in self.boxes:
-            for place, (role, number) in enumerate(zip(box.roles, box.ids, strict=True)):
-                if role.fits is alike:
-                    is_code = isinstance(role.of, types.CodeType)
-                    yield box.where(place), None if is_code else keys.constant_key(role.of)
-                elif role.fits is never:
-                    yield box.where(place), ("object", number)
+    def facts(self) -> dict[str, str]:
+        """The expected plain values and objects, as text, by their places in words."""
+        return {
+            box.where(place): f"object {own}" if role.fits is never else keys.shortened(role.of)
+            for box in self.boxes
+            for place, (role, own) in enumerate(zip(box.roles, box.ids, strict=True))
+            if role.fits is never or (role.fits is alike and type(role.of) is not types.CodeType)
+        }

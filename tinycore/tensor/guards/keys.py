@@ -51,19 +51,15 @@ def is_a(kind: Any, value: Any) -> bool:
 
 
 def has_form(form: Any, value: Any) -> bool:
-    """True for any tensors of a form: the function puts them there."""
+    """True for any tensor of a form: the function puts it there."""
     return bool(form_of_value(value) == form)
 
 
 def form_of_value(value: Any) -> Any:
-    """The form of a tensor, or of containers of tensors and plain values; None for others."""
+    """The form of a tensor; of others what they are."""
     if isinstance(value, Tensor):
         return Tensor, value.shape, value.dtype, value.device
-    if isinstance(value, (list, tuple)):
-        return type(value), tuple(map(form_of_value, value))
-    if isinstance(value, dict):
-        return dict, tuple(value), tuple(map(form_of_value, value.values()))
-    return (constant_key(value),) if is_plain(value) else None
+    return constant_key(value)
 
 
 def reference_to(value: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
@@ -146,6 +142,12 @@ def alike(one: Any, other: Any) -> bool:
 def is_plain(value: Any) -> bool:
     """True if a value is guarded by equality."""
     return isinstance(value, PLAIN_TYPES) and not isinstance(value, type)
+
+
+def value_shown(value: Any) -> str:
+    """A value that is compared with those of other calls, as text."""
+    is_told = is_plain(value) or isinstance(value, type)
+    return shortened(value) if is_told else f"object {id(value)}"
 
 
 def shortened(value: Any) -> str:

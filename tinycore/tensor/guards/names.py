@@ -13,11 +13,9 @@ import sys
 import types
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import repeat
 from typing import Any, Final
 
 from tinycore.tensor.guards.guard import BOX, OTHERS, Reader
-from tinycore.tensor.guards.keys import MISSING, Values
 
 LIBRARIES: Final = sys.stdlib_module_names - set(
     "argparse collections configparser queue string threading".split()
@@ -192,16 +190,9 @@ class Names:
         names = [name for name in present if wanted is None or name in wanted]
         later = [name for name in later if name not in present and wanted is not None]
         found = frozenset(() if wanted is None else wanted.difference(names, later))
-        absent, all_names = self.absent.setdefault(found, found), (*names, *later)
-
-        def read(box: Any) -> Values:
-            table = getattr(box, source)
-            is_rest = len(table) == len(names) if wanted is None else absent.isdisjoint(table)
-            return (*map(table.get, all_names, repeat(MISSING)), is_rest)
-
         lines = [f"{BOX}t = {BOX}.{source}", *[f"{BOX}t[{name!r}]" for name in names]]
         lines += [f"{BOX}t.get({name!r}, missing)" for name in later]
         rest = f"{BOX}t.keys().isdisjoint({BOX}others)"
         lines.append(f"len({BOX}t) == {len(names)}" if wanted is None else rest)
-        labels = *[prefix + name for name in all_names], OTHERS
-        return Reader(labels, read, lines, {f"{BOX}others": absent})
+        labels = *[prefix + name for name in (*names, *later)], OTHERS
+        return Reader(labels, lines, {f"{BOX}others": self.absent.setdefault(found, found)})

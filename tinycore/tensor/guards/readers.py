@@ -15,12 +15,11 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter, methodcaller
 from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
 from tinycore.tensor.guards.guard import BOX, CELL, Reader, attributes, items_of
-from tinycore.tensor.guards.keys import ATOMS, MISSING, Values, buffer_content, is_plain
+from tinycore.tensor.guards.keys import ATOMS, MISSING, Values, is_plain
 from tinycore.tensor.guards.names import LAYERS, STORED, Names
 
 MOST_ITEMS: Final = 1024
@@ -57,30 +56,20 @@ def function_readers(function: types.FunctionType, names: Names) -> list[Reader]
     """
     found = [CODE]
     if cells := function.__closure__:
-        labels = tuple([CELL + name for name in function.__code__.co_freevars])
-        lines: list[str] = []
-        if all(value is not MISSING for value in map(CONTENTS, cells)):
-            first, *held = items_of(f"{BOX}.__closure__", len(labels))
-            lines = [first, *[f"{name}.cell_contents" for name in held]]
-        found.append(Reader(labels, read_cells, lines))
+        labels = [CELL + name for name in function.__code__.co_freevars]
+        first, *held = items_of(f"{BOX}.__closure__", *labels).lines
+        lines = [
+            f"missing if {name} == {BOX}empty else {name}.cell_contents"
+            if cell == EMPTY
+            else f"{name}.cell_contents"
+            for name, cell in zip(held, cells, strict=True)
+        ]
+        found.append(Reader(tuple(labels), [first, *lines], {f"{BOX}empty": EMPTY}))
     return [*found, names.table(vars(function), names.wanted, ("__wrapped__",))]
 
 
-def read_cells(function: Any) -> Iterable[Any]:
-    """The content of the cells of a closure."""
-    return map(CONTENTS, function.__closure__)
-
-
-def attempted(read: Callable[[Any], Any], box: Any) -> Any:
-    """The value read of a box; MISSING where there is nothing."""
-    try:
-        return read(box)
-    except (AttributeError, LookupError, ValueError):
-        return MISSING
-
-
-CONTENTS: Final = functools.partial(attempted, attrgetter("cell_contents"))
-"""The content of a cell of a closure."""
+EMPTY: Final = types.CellType()
+"""A cell of a closure without content."""
 
 
 def attribute_readers(value: Any, own: Mapping[str, Any] | None, names: Names) -> list[Reader]:
@@ -103,7 +92,7 @@ def attribute_readers(value: Any, own: Mapping[str, Any] | None, names: Names) -
     found = []
     if slots:
         read = functools.partial(read_slots, tuple(slots.values()))
-        found.append(Reader(tuple([f".{name}" for name in slots]), read))
+        found.append(called(read, *[f".{name}" for name in slots]))
     if own is not None:
         later = sorted(names.known[STORED].difference(slots))
         found.append(names.table(own, None if is_layer else names.wanted, later))
@@ -111,8 +100,16 @@ def attribute_readers(value: Any, own: Mapping[str, Any] | None, names: Names) -
 
 
 def read_slots(slots: Iterable[types.MemberDescriptorType], box: Any) -> list[Any]:
-    """The content of slots."""
-    return [attempted(slot.__get__, box) for slot in slots]
+    """The content of slots; MISSING where there is none."""
+    return [read_slot(slot, box) for slot in slots]
+
+
+def read_slot(slot: types.MemberDescriptorType, box: Any) -> Any:
+    """The content of a slot."""
+    try:
+        return slot.__get__(box)
+    except AttributeError:
+        return MISSING
 
 
 def class_readers(kind: Any, names: Names) -> list[Reader]:
@@ -121,8 +118,8 @@ def class_readers(kind: Any, names: Names) -> list[Reader]:
     if wanted is not None:
         is_made = names.has(kind.__name__) or names.makes(kind.__name__)
         wanted = wanted | SPECIAL if is_made else (wanted | SPECIAL) - MAKING
-    bases = Reader(("base",) * len(kind.__bases__), attrgetter("__bases__"))
-    return [bases, names.table(vars(kind), wanted)]
+    bases = ["base"] * len(kind.__bases__)
+    return [items_of(f"{BOX}.__bases__", *bases), names.table(vars(kind), wanted)]
 
 
 MAKING: Final = frozenset({"__init__", "__new__", "__post_init__"})
@@ -145,6 +142,19 @@ SPECIAL: Final = frozenset(
 # --- what is read whole
 
 
+def called(read: Callable[[Any], Iterable[Any] | None], *labels: str) -> Reader:
+    """The reader of what a function returns."""
+    return items_of(f"{BOX}read({BOX})", *labels)._replace(scope={f"{BOX}read": read})
+
+
+def read_variable(box: contextvars.ContextVar[Any]) -> Values:
+    """The value of a context variable."""
+    try:
+        return (box.get(),)
+    except LookupError:
+        return (MISSING,)
+
+
 def read_set(box: Any) -> Values:
     """The items of a set; in order where they have one."""
     if all(type(item) in ATOMS for item in box):
@@ -152,46 +162,29 @@ def read_set(box: Any) -> Values:
     return tuple(box)
 
 
-def read_array(box: Any) -> Values:
-    """Return an array's shape and dtype, and its elements: if they are numbers, of few bytes."""
-    dtype = box.dtype.str if box.dtype.names is None else str(box.dtype)
-    if box.dtype.hasobject:
-        return box.shape, dtype, box.tolist()
-    return box.shape, dtype, box.tobytes() if box.nbytes <= MOST_COMPARED_BYTES else None
-
-
-def buffer_size(value: Any) -> tuple[int, bool] | None:
-    """Bytes of an array or of another buffer, and whether they may change; None for other values.
-
-    An array of objects has no bytes: these are looked into.
+def memory_of(value: Any) -> tuple[bool, str, Any] | None:
+    """Return facts of an array or another buffer: True if it is so large that only its form is
+    compared, though it may be written to; its form; and the content that is compared, bytes, or
+    objects, which are looked into. None for values that are no memory.
     """
     if isinstance(value, NumpyArray):
-        is_memory = not value.dtype.hasobject
-        return (value.nbytes, bool(value.flags.writeable)) if is_memory else (0, False)
+        has_objects = value.dtype.hasobject
+        is_large = value.nbytes > MOST_COMPARED_BYTES and not has_objects
+        content = None if is_large else value.tolist() if has_objects else value.tobytes()
+        return is_large and bool(value.flags.writeable), f"{value.dtype} {value.shape}", content
     try:
         with memoryview(value) as found:
-            return found.nbytes, not found.readonly
-    except (TypeError, ValueError, BufferError):
+            is_large = found.nbytes > MOST_COMPARED_BYTES
+            content = None if is_large else found.tobytes()
+            return is_large and not found.readonly, f"{found.format} {found.shape}", content
+    except (TypeError, ValueError, BufferError):  # no buffer, or one that cannot be read
         return None
 
 
 def is_unseen(value: Any) -> bool:
-    """True for writable memory that is so large that only its size is compared."""
-    size, may_change = buffer_size(value) or (0, False)
-    return may_change and size > MOST_COMPARED_BYTES
-
-
-def read_buffer(box: Any) -> Values:
-    """Return the content of an object with the buffer protocol, or its size if that is large."""
-    found = buffer_size(box)
-    return (found if found and found[0] > MOST_COMPARED_BYTES else buffer_content(box),)
-
-
-def buffer_readers(value: Any) -> list[Reader]:
-    """The readers of an array, or of another object with the buffer protocol."""
-    if isinstance(value, NumpyArray):
-        return [Reader(("shape", "dtype", "content"), read_array)]
-    return [] if buffer_size(value) is None else [Reader(("content",), read_buffer)]
+    """True for writable memory that is so large that only its form is compared."""
+    found = memory_of(value)
+    return found is not None and found[0]
 
 
 def container_readers(value: Any) -> list[Reader]:
@@ -200,22 +193,22 @@ def container_readers(value: Any) -> list[Reader]:
         return []
     count = len(value)
     if count > MOST_ITEMS:
-        return [Reader(("length",), lambda box: (len(box),))]
+        return [Reader(("length",), [f"len({BOX})"])]
     if isinstance(value, dict):
-        labels = tuple([f"[{key!r}]" if is_plain(key) else "[...]" for key in value])
-        keys = Reader(("key",) * count, tuple, items_of(BOX, count))
-        return [keys, Reader(labels, methodcaller("values"))]
-    labels = tuple([f"[{place}]" for place in range(count)])
-    if isinstance(value, (set, frozenset)):
-        return [Reader(labels, read_set)]
-    return [Reader(labels, tuple, items_of(BOX, count))]
+        labels = [f"[{key!r}]" if is_plain(key) else "[...]" for key in value]
+        return [items_of(BOX, *["key"] * count), items_of(f"{BOX}.values()", *labels)]
+    labels = [f"[{place}]" for place in range(count)]
+    is_set = isinstance(value, (set, frozenset))
+    return [called(read_set, *labels) if is_set else items_of(BOX, *labels)]
 
 
 def content_readers(value: Any) -> list[Reader]:
     """The readers of what a container holds, whichever object it is; none for anything else."""
     if (wrapper := WRAPPERS.get(type(value))) is not None:
         return [wrapper]
-    return container_readers(value) or buffer_readers(value)
+    if found := container_readers(value):
+        return found
+    return [] if memory_of(value) is None else [CONTENT]
 
 
 WRAPPERS: Final[dict[type, Reader]] = {
@@ -225,14 +218,13 @@ WRAPPERS: Final[dict[type, Reader]] = {
     staticmethod: attributes("__func__", "function"),
     classmethod: attributes("__func__", "function"),
     functools.cached_property: attributes("func", "function"),
-    type(os.environ): Reader(("",), lambda e: (vars(e).get("_data", len(e)),)),
-    contextvars.ContextVar: Reader(
-        ("value",), lambda v: (attempted(contextvars.ContextVar.get, v),)
-    ),
-    types.MappingProxyType: Reader(("",), lambda m: (dict(m),)),
-    io.BytesIO: Reader(("content", "position"), lambda b: (b.getvalue(), b.tell())),
-    io.StringIO: Reader(("content", "position"), lambda b: (b.getvalue(), b.tell())),
+    type(os.environ): Reader(("",), [f'vars({BOX}).get("_data", len({BOX}))']),
+    contextvars.ContextVar: called(read_variable, "value"),
+    types.MappingProxyType: Reader(("",), [f"dict({BOX})"]),
+    io.BytesIO: attributes("getvalue() tell()", "content", "position"),
+    io.StringIO: attributes("getvalue() tell()", "content", "position"),
 }
 """Objects of Python with others inside."""
+CONTENT: Final = called(memory_of, "", "form", "content")
 NAMESPACES: Final = (types.SimpleNamespace, threading.local)
 """Classes of Python whose objects have attributes that users give them."""
