@@ -250,3 +250,26 @@ def test_a_program_without_a_desktop_prints_what_it_prints() -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("[2]\n", "")
+
+
+AT_EXIT = """
+import ctypes, os, sys
+from tinycore import Tensor
+Tensor([1.0]).add(1).realize()
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.abort, None)  # as a handler of a driver that cannot end in a fork
+if not (child := os.fork()):
+    sys.exit(7)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+os._exit(status)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="handlers at exit are left out by glibc's means"
+)
+def test_a_child_ends_without_the_handlers_of_drivers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], env=os.environ | {"DEV": "WEBGPU"}, check=False
+    )
+    assert done.returncode == 7

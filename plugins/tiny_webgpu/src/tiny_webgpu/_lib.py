@@ -6,6 +6,7 @@ Dawn in Chromium 133.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import importlib.util
 import itertools
@@ -13,7 +14,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partialmethod
 from pathlib import Path
 from typing import Any, Final
 
@@ -198,18 +199,6 @@ class Dawn:
         if self.instance == ffi.NULL:
             raise DeviceUnavailable(f"{path} made no instance of WebGPU")
 
-    def wait(self, ask: Callable[[Any], Pointer]) -> tuple[bool, Pointer, str]:
-        """Ask for something by a callback, wait, and return (succeeded, what came, message)."""
-        return self._answer(_on_message, ask)
-
-    def wait_for_object(self, ask: Callable[[Any], Pointer]) -> tuple[bool, Pointer, str]:
-        """The same where an adapter or a device comes."""
-        return self._answer(_on_object, ask)
-
-    def wait_for_status(self, ask: Callable[[Any], Pointer]) -> tuple[bool, Pointer, str]:
-        """The same where only a status comes."""
-        return self._answer(_on_status, ask)
-
     def _answer(
         self, callback: Pointer, ask: Callable[[Any], Pointer]
     ) -> tuple[bool, Pointer, str]:
@@ -226,6 +215,13 @@ class Dawn:
             raise DeviceError(f"wgpuInstanceWaitAny returned {status}")
         status, found, message = _answers.pop(ticket)
         return status == _SUCCESS, found, message
+
+    wait = partialmethod(_answer, _on_message)
+    """Ask for something by a callback, wait, and return (succeeded, what came, message)."""
+    wait_for_object = partialmethod(_answer, _on_object)
+    """The same where an adapter or a device comes."""
+    wait_for_status = partialmethod(_answer, _on_status)
+    """The same where only a status comes."""
 
     def error_sink(self) -> tuple[dict[str, Any], list[str]]:
         """The fields of an error callback, and the list that its messages will be in."""
@@ -265,6 +261,9 @@ def inherited() -> DeviceUnavailable:
 def _leave_behind() -> None:
     if _load.cache_info().currsize:
         _left_behind.append("Dawn")
+        # at exit, Mesa waits for its threads that stayed behind; Python has written its files then
+        if hasattr(libc := ctypes.CDLL(None), "on_exit"):
+            libc.on_exit(libc._exit, None)
 
 
 in_child(_leave_behind)
