@@ -18,11 +18,9 @@ from typing import Final
 from tiny_hcq.elf_file import (
     ABSOLUTE,
     COMMON,
-    EXECUTABLE,
     NO_BITS,
     RELOCATABLE,
     RESERVED,
-    SHARED,
     SYMBOL_TABLE,
     UNDEFINED,
     WITH_ADDENDS,
@@ -37,7 +35,6 @@ from tiny_hcq.relocations import (
     Machine,
     RelocationError,
     Site,
-    implicit_addend,
     needs_address_entry,
     needs_stub,
     relocate,
@@ -48,7 +45,6 @@ WRITABLE, ALLOCATED, THREAD_LOCAL = 0x1, 0x2, 0x400
 
 MAX_IMAGE_BYTES: Final = 1 << 28
 MAX_ALIGNMENT: Final = 1 << 16
-ELF_TYPES: Final = {RELOCATABLE: "relocatable", EXECUTABLE: "executable", SHARED: "shared"}
 
 Resolver = Callable[[str], int]
 """The address of a symbol that the object does not define. May raise LookupError."""
@@ -60,8 +56,7 @@ class ElfImage:
     `symbols` gives the offset of every symbol it defines. An object with data that it changes is
     refused: all of the image can be made read-only and executable once it is filled.
 
-    `machines` are those it may be for, by the number in the header; `kinds` are the types of file
-    that are taken. `file` is the reader, for notes and for sections that are not loaded.
+    `machines` are those it may be for, by the number in the header.
     """
 
     def __init__(
@@ -69,12 +64,11 @@ class ElfImage:
         data: bytes,
         name: str = "object",
         machines: Mapping[int, Machine] = MACHINES,
-        kinds: tuple[int, ...] = (RELOCATABLE,),
     ) -> None:
         self.name = name
         self.file = ElfFile(data, name)
         self._refuse = self.file.refuse
-        self.machine = self._check_header(machines, kinds)
+        self.machine = self._check_header(machines)
         self._sections = self.file.sections
         self._offsets, end = self._lay_out()
         self._symbols = self._read_symbols()
@@ -126,11 +120,10 @@ class ElfImage:
 
     # --- reading
 
-    def _check_header(self, machines: Mapping[int, Machine], kinds: tuple[int, ...]) -> Machine:
+    def _check_header(self, machines: Mapping[int, Machine]) -> Machine:
         kind, machine = self.file.kind, self.file.machine
-        if kind not in kinds:
-            named = " or ".join(f"{k} ({ELF_TYPES.get(k, 'another')})" for k in kinds)
-            self._refuse(f"its type is {kind}, and {named} is needed")
+        if kind != RELOCATABLE:
+            self._refuse(f"its type is {kind}, and {RELOCATABLE} (relocatable) is needed")
         if machine not in machines:
             known = [f"{each.name} ({number})" for number, each in machines.items()]
             listed = f"neither {' nor '.join(known)}" if len(known) > 1 else f"not {known[0]}"
@@ -192,9 +185,9 @@ class ElfImage:
         for section in self._sections:
             if section.info not in self._offsets:
                 continue
-            if section.kind == WITHOUT_ADDENDS and not self.machine.implicit_addends:
+            if section.kind == WITHOUT_ADDENDS:
                 self._refuse("it has relocations without addends")
-            if section.kind in (WITH_ADDENDS, WITHOUT_ADDENDS):
+            if section.kind == WITH_ADDENDS:
                 yield from self._sites(section)
 
     def _sites(self, section: Section) -> Iterator[Site]:
@@ -204,17 +197,15 @@ class ElfImage:
         for offset, kind, symbol, addend in self.file.relocations(section):
             if symbol >= len(self._symbols):
                 self._refuse(f"a relocation names symbol {symbol} of {len(self._symbols)}")
-            width = self.machine.widths.get(kind)
-            if width is None:
+            row = self.machine.rows.get(kind)
+            if row is None:
                 self._refuse(
                     f"relocation type {kind} of {self.machine.name} is unknown "
                     f"(symbol {self._symbols[symbol].name!r})"
                 )
-            if offset + width > target.size or target.kind == NO_BITS:
+            if offset + row.width > target.size or target.kind == NO_BITS:
                 self._refuse(f"a relocation at {offset} lies outside its section")
-            if addend is None:
-                content = self.file.content(target)
-                addend = implicit_addend(self.machine, kind, content, offset)
+            assert addend is not None, "the table has addends"
             yield Site(start + offset, kind, symbol, addend)
 
     def _undefined(self) -> tuple[str, ...]:

@@ -1,10 +1,9 @@
 """A checked reader of 64-bit little-endian ELF files, for any machine.
 
-In: the bytes of a relocatable object, an executable or a shared object. Out: sections, segments,
-symbols, relocations and notes, as they stand in the file. Every length, offset and index is
-checked, so a damaged file raises FileFormatError and nothing else. Reference: "Tool Interface
-Standard (TIS), Executable and Linking Format (ELF)", version 1.2, and "System V ABI" (gABI) 4.1 for
-64 bits.
+In: the bytes of a relocatable object, an executable or a shared object. Out: sections, symbols and
+relocations, as they stand in the file. Every length, offset and index is checked, so a damaged file
+raises FileFormatError and nothing else. Reference: "Tool Interface Standard (TIS), Executable and
+Linking Format (ELF)", version 1.2, and "System V ABI" (gABI) 4.1 for 64 bits.
 """
 
 from __future__ import annotations
@@ -17,16 +16,13 @@ from tinycore.errors import FileFormatError
 
 HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 SECTION: Final = struct.Struct("<IIQQQQIIQQ")
-SEGMENT: Final = struct.Struct("<IIQQQQQQ")
 SYMBOL: Final = struct.Struct("<IBBHQQ")
 RELOCATION: Final = struct.Struct("<QQq")
 RELOCATION_WITHOUT_ADDEND: Final = struct.Struct("<QQ")
-NOTE: Final = struct.Struct("<III")
 
 IDENTITY: Final = b"\x7fELF\x02\x01\x01"  # 64 bits, little-endian, version 1
-RELOCATABLE, EXECUTABLE, SHARED = 1, 2, 3
-SYMBOL_TABLE, STRING_TABLE, WITH_ADDENDS, NOTES, NO_BITS, WITHOUT_ADDENDS = 2, 3, 4, 7, 8, 9
-NOTE_SEGMENT: Final = 4
+RELOCATABLE: Final = 1
+SYMBOL_TABLE, STRING_TABLE, WITH_ADDENDS, NO_BITS, WITHOUT_ADDENDS = 2, 3, 4, 8, 9
 UNDEFINED, ABSOLUTE, COMMON, RESERVED = 0, 0xFFF1, 0xFFF2, 0xFF00
 WEAK: Final = 2
 
@@ -45,19 +41,6 @@ class Section(NamedTuple):
     alignment: int
     entry_size: int
     label: str = ""
-
-
-class Segment(NamedTuple):
-    """One program header."""
-
-    kind: int
-    flags: int
-    offset: int
-    address: int
-    physical: int
-    file_bytes: int
-    memory_bytes: int
-    alignment: int
 
 
 class Symbol(NamedTuple):
@@ -79,14 +62,6 @@ class ElfRelocation(NamedTuple):
     addend: int | None
 
 
-class Note(NamedTuple):
-    """One note: its owner, its type, and its content."""
-
-    owner: str
-    kind: int
-    content: bytes
-
-
 class ElfFile:
     """An ELF file whose tables have been read and checked. Raises FileFormatError."""
 
@@ -94,14 +69,11 @@ class ElfFile:
         self.name = name
         self._data = data
         head = HEADER.unpack(self.span(0, HEADER.size, "the header"))
-        identity, self.kind, self.machine, _, self.entry, segments, table, self.flags = head[:8]
-        _, segment_size, segment_count, section_size, count, names = head[8:]
+        identity, self.kind, self.machine = head[:3]
         if not identity.startswith(IDENTITY):
             self.refuse("it does not start as a 64-bit little-endian ELF file")
-        self.abi, self.abi_version = identity[7], identity[8]
-        """The system that the file is for, and the version of its conventions."""
+        table, section_size, count, names = head[6], *head[-3:]
         self.sections = self._read_sections(table, count, section_size, names)
-        self.segments = self._read_segments(segments, segment_count, segment_size)
 
     def refuse(self, problem: str) -> NoReturn:
         """Raise FileFormatError with the file's name."""
@@ -125,14 +97,6 @@ class ElfFile:
         """The first section of a name."""
         return next((section for section in self.sections if section.label == label), None)
 
-    def segment_content(self, segment: Segment) -> bytes:
-        """The bytes of a segment that are in the file."""
-        if segment.memory_bytes < segment.file_bytes:
-            self.refuse(
-                f"a segment has {segment.file_bytes} bytes and room for {segment.memory_bytes}"
-            )
-        return self.span(segment.offset, segment.file_bytes, "a segment")
-
     def symbols(self, table: Section) -> list[Symbol]:
         """The entries of a symbol table (SHT_SYMTAB or SHT_DYNSYM)."""
         if table.size % SYMBOL.size:
@@ -152,13 +116,6 @@ class ElfFile:
                 offset, info & 0xFFFFFFFF, info >> 32, addend[0] if addend else None
             )
 
-    def notes(self) -> Iterator[Note]:
-        """The notes of all sections of notes, or of segments where there are no sections."""
-        sections = [self.content(s) for s in self.sections if s.kind == NOTES]
-        segments = [self.segment_content(s) for s in self.segments if s.kind == NOTE_SEGMENT]
-        for content in sections or segments:
-            yield from self._notes_in(content)
-
     # --- reading
 
     def _read_sections(
@@ -173,14 +130,6 @@ class ElfFile:
         labels = self.content(sections[names])
         return tuple(s._replace(label=text_at(labels, s.name) or "") for s in sections)
 
-    def _read_segments(self, table: int, count: int, entry_size: int) -> tuple[Segment, ...]:
-        if not count:
-            return ()
-        if entry_size != SEGMENT.size:
-            self.refuse(f"a program header has {entry_size} bytes instead of {SEGMENT.size}")
-        content = self.span(table, count * SEGMENT.size, "the program headers")
-        return tuple(Segment(*fields) for fields in SEGMENT.iter_unpack(content))
-
     def _symbol(self, names: bytes, fields: tuple[int, ...]) -> Symbol:
         at, info, _, section, value, size = fields
         name = text_at(names, at)
@@ -189,20 +138,6 @@ class ElfFile:
         if section < RESERVED and section >= len(self.sections):
             self.refuse(f"symbol {name!r} is in section {section} of {len(self.sections)}")
         return Symbol(name, section, value, size, info >> 4 == WEAK)
-
-    def _notes_in(self, content: bytes) -> Iterator[Note]:
-        at = 0
-        while at < len(content):
-            if at + NOTE.size > len(content):
-                self.refuse("a note is cut off")
-            owner_bytes, size, kind = NOTE.unpack_from(content, at)
-            start = at + NOTE.size
-            begin = start + -(-owner_bytes // 4) * 4
-            at = begin + -(-size // 4) * 4
-            if begin + size > len(content):
-                self.refuse(f"a note of {size} bytes is cut off")
-            owner = content[start : start + owner_bytes].rstrip(b"\0")
-            yield Note(owner.decode("utf-8", "replace"), kind, content[begin : begin + size])
 
 
 def text_at(table: bytes, at: int) -> str | None:

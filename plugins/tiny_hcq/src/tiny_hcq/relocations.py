@@ -67,15 +67,15 @@ def integer_writer(width: int, signed: bool | None = None) -> Callable[[bytearra
 
 
 def field(
-    low: int, bits: int, shift: int, signed: bool = True, checked: bool = True
+    low: int, bits: int, shift: int, signed: bool = True
 ) -> Callable[[bytearray, int, int], None]:
     """Write value >> shift into `bits` bits from bit `low` of an instruction."""
 
     def write(memory: bytearray, offset: int, value: int) -> None:
-        if checked and value & ((1 << shift) - 1):
+        if value & ((1 << shift) - 1):
             raise RelocationError(f"{value:#x} is not a multiple of {1 << shift}")
         scaled = value >> shift
-        if checked and signed and not -(1 << (bits - 1)) <= scaled < 1 << (bits - 1):
+        if signed and not -(1 << (bits - 1)) <= scaled < 1 << (bits - 1):
             raise RelocationError(f"{value:#x} is too far away")
         mask = ((1 << bits) - 1) << low
         (word,) = struct.unpack_from("<I", memory, offset)
@@ -94,24 +94,15 @@ def page_offset(shift: int) -> Callable[[bytearray, int, int], None]:
     return write
 
 
-def page_address(checked: bool) -> Callable[[bytearray, int, int], None]:
+def page_address(memory: bytearray, offset: int, value: int) -> None:
     """Write the number of pages into ADRP: low 2 bits at bit 29, the other 19 at bit 5."""
-
-    def write(memory: bytearray, offset: int, value: int) -> None:
-        pages = value >> 12
-        if checked and not -(1 << 20) <= pages < 1 << 20:
-            raise RelocationError(f"{value:#x} is too far away")
-        (word,) = struct.unpack_from("<I", memory, offset)
-        word &= ~(0x3 << 29 | 0x7FFFF << 5)
-        word |= (pages & 0x3) << 29 | (pages >> 2 & 0x7FFFF) << 5
-        struct.pack_into("<I", memory, offset, word)
-
-    return write
-
-
-def move_wide(shift: int) -> Callable[[bytearray, int, int], None]:
-    """Write 16 bits of an address into MOVZ or MOVK (bits 5-20)."""
-    return field(5, 16, shift, signed=False, checked=False)
+    pages = value >> 12
+    if not -(1 << 20) <= pages < 1 << 20:
+        raise RelocationError(f"{value:#x} is too far away")
+    (word,) = struct.unpack_from("<I", memory, offset)
+    word &= ~(0x3 << 29 | 0x7FFFF << 5)
+    word |= (pages & 0x3) << 29 | (pages >> 2 & 0x7FFFF) << 5
+    struct.pack_into("<I", memory, offset, word)
 
 
 X86_64: Final = {
@@ -128,31 +119,18 @@ X86_64: Final = {
 
 AARCH64: Final = {
     257: Relocation("R_AARCH64_ABS64", RelocationValue.ABSOLUTE, 8, integer_writer(8, None)),
-    258: Relocation("R_AARCH64_ABS32", RelocationValue.ABSOLUTE, 4, integer_writer(4, None)),
     260: Relocation("R_AARCH64_PREL64", RelocationValue.RELATIVE, 8, integer_writer(8, None)),
     261: Relocation("R_AARCH64_PREL32", RelocationValue.RELATIVE, 4, integer_writer(4, None)),
-    262: Relocation("R_AARCH64_PREL16", RelocationValue.RELATIVE, 2, integer_writer(2, None)),
-    263: Relocation("R_AARCH64_MOVW_UABS_G0", RelocationValue.ABSOLUTE, 4, move_wide(0)),
-    264: Relocation("R_AARCH64_MOVW_UABS_G0_NC", RelocationValue.ABSOLUTE, 4, move_wide(0)),
-    265: Relocation("R_AARCH64_MOVW_UABS_G1", RelocationValue.ABSOLUTE, 4, move_wide(16)),
-    266: Relocation("R_AARCH64_MOVW_UABS_G1_NC", RelocationValue.ABSOLUTE, 4, move_wide(16)),
-    267: Relocation("R_AARCH64_MOVW_UABS_G2", RelocationValue.ABSOLUTE, 4, move_wide(32)),
-    268: Relocation("R_AARCH64_MOVW_UABS_G2_NC", RelocationValue.ABSOLUTE, 4, move_wide(32)),
-    269: Relocation("R_AARCH64_MOVW_UABS_G3", RelocationValue.ABSOLUTE, 4, move_wide(48)),
-    273: Relocation("R_AARCH64_LD_PREL_LO19", RelocationValue.RELATIVE, 4, field(5, 19, 2)),
-    275: Relocation("R_AARCH64_ADR_PREL_PG_HI21", RelocationValue.PAGE, 4, page_address(True)),
-    276: Relocation("R_AARCH64_ADR_PREL_PG_HI21_NC", RelocationValue.PAGE, 4, page_address(False)),
+    275: Relocation("R_AARCH64_ADR_PREL_PG_HI21", RelocationValue.PAGE, 4, page_address),
     277: Relocation("R_AARCH64_ADD_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(0)),
     278: Relocation("R_AARCH64_LDST8_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(0)),
-    279: Relocation("R_AARCH64_TSTBR14", RelocationValue.RELATIVE, 4, field(5, 14, 2)),
-    280: Relocation("R_AARCH64_CONDBR19", RelocationValue.RELATIVE, 4, field(5, 19, 2)),
     282: Relocation("R_AARCH64_JUMP26", RelocationValue.CALL, 4, field(0, 26, 2)),
     283: Relocation("R_AARCH64_CALL26", RelocationValue.CALL, 4, field(0, 26, 2)),
     284: Relocation("R_AARCH64_LDST16_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(1)),
     285: Relocation("R_AARCH64_LDST32_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(2)),
     286: Relocation("R_AARCH64_LDST64_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(3)),
     299: Relocation("R_AARCH64_LDST128_ABS_LO12_NC", RelocationValue.ABSOLUTE, 4, page_offset(4)),
-    311: Relocation("R_AARCH64_ADR_GOT_PAGE", RelocationValue.ENTRY_PAGE, 4, page_address(True)),
+    311: Relocation("R_AARCH64_ADR_GOT_PAGE", RelocationValue.ENTRY_PAGE, 4, page_address),
     312: Relocation(
         "R_AARCH64_LD64_GOT_LO12_NC", RelocationValue.ENTRY_ABSOLUTE, 4, page_offset(3)
     ),
@@ -181,13 +159,6 @@ class Machine(NamedTuple):
     unloaded: tuple[str, ...] = ()
     """Beginnings of the names of sections that are allocated but no part of the image, such as
     memory that a launch reserves."""
-    implicit_addends: bool = False
-    """True if relocations may come without addends (SHT_REL): these are in the relocated place."""
-
-    @property
-    def widths(self) -> Mapping[int, int]:
-        """The number of bytes that each relocation writes."""
-        return {kind: row.width for kind, row in self.rows.items()}
 
 
 UNWIND_INFORMATION: Final = 0x70000001
@@ -200,12 +171,6 @@ MACHINES: Final = {
 ENTRIES: Final = frozenset(
     {RelocationValue.ENTRY, RelocationValue.ENTRY_PAGE, RelocationValue.ENTRY_ABSOLUTE}
 )
-
-
-def implicit_addend(machine: Machine, kind: int, content: bytes, offset: int) -> int:
-    """The addend in the place of a relocation without one, as two's complement."""
-    width = machine.rows[kind].width
-    return int.from_bytes(content[offset : offset + width], "little", signed=True)
 
 
 def needs_stub(machine: Machine, kind: int) -> bool:
