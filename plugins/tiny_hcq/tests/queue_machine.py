@@ -318,9 +318,7 @@ class CopyCommands(Commands):
 
 
 class QueuedProgram(HCQProgram):
-    """A function over memory. Its values are 32 bits wide."""
-
-    VALUE_FORMAT: ClassVar[str] = "i"
+    """A function over memory."""
 
     def __init__(
         self, device: QueuedDevice, info: ProgramInfo, function: Function, spills: int = 0
@@ -337,8 +335,8 @@ class QueuedProgram(HCQProgram):
         if self.spills:
             size = self.spills * THREADS
             self.queued.bus.resolve(scratch, self.queued, size)[:size] = bytes(size)
-        found = self.layout.unpack_from(arguments)
         count = self.info.buffers
+        found = struct.unpack_from(f"={count}Q{len(self.info.values)}q", arguments)
         memories = [self.queued.bus.resolve(a, self.queued) for a in found[:count]]
         self.function(memories, found[count:])
 

@@ -72,7 +72,8 @@ class ElfFile:
         identity, self.kind, self.machine = head[:3]
         if not identity.startswith(IDENTITY):
             self.refuse("it does not start as a 64-bit little-endian ELF file")
-        table, section_size, count, names = head[6], *head[-3:]
+        segments, table, *_, segment_size, segment_count, section_size, count, names = head[5:]
+        self.span(segments, segment_count * segment_size, "the program headers")
         self.sections = self._read_sections(table, count, section_size, names)
 
     def refuse(self, problem: str) -> NoReturn:

@@ -19,7 +19,6 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from struct import Struct, pack_into
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from tiny_hcq.queue import HWQueue
@@ -271,14 +270,15 @@ class ArgumentArena:
             self._memory = None
 
 
-_POINTER_BYTES = 8
+WORD_BYTES: Final = 8
 
 
 class HCQArgsState:
     """The arguments of one launch, as the program reads them: addresses, then values.
 
     The host reaches `memory`, at least `program.argument_bytes` of it. Laid out as C passes a
-    structure of pointers and integers; a driver with another layout overrides the three methods.
+    structure of pointers and integers of 64 bits; a driver with another layout overrides the three
+    methods.
     """
 
     __slots__ = ("addresses", "memory", "numbers", "program", "view")
@@ -294,19 +294,11 @@ class HCQArgsState:
         self.memory = memory
         view = memory.view
         self.view = memoryview(bytearray(memory.size)) if view is None else view
-        self.addresses, self.numbers = self._words()
-        """The arguments as words, which are written faster than by `struct`; None for values in a
-        layout of other words.
-        """
+        split = program.info.buffers * WORD_BYTES
+        self.addresses = self.view[:split].cast("Q")
+        self.numbers = self.view[split : program.words_bytes].cast("q")
         self.fill(buffers, values)
         self.flush()
-
-    def _words(self) -> tuple[memoryview, memoryview | None]:
-        program, view = self.program, self.view
-        size, split = program.layout.size, program.info.buffers * _POINTER_BYTES
-        if program.VALUE_FORMAT != "q" or len(view) < size:
-            return view, None
-        return view[:split].cast("Q"), view[split:size].cast("q")
 
     def flush(self) -> None:
         """Hand what was written to memory that the host reaches by calls alone; `view` is a copy of
@@ -318,9 +310,6 @@ class HCQArgsState:
     def fill(self, buffers: Sequence[HCQBuffer], values: Sequence[int]) -> None:
         """Write all arguments."""
         addresses, numbers = self.addresses, self.numbers
-        if numbers is None:
-            self.program.layout.pack_into(self.view, 0, *[b.address for b in buffers], *values)
-            return
         for place, buffer in enumerate(buffers):
             addresses[place] = buffer.address
         for place, value in enumerate(values):
@@ -328,22 +317,17 @@ class HCQArgsState:
 
     def set_buffer(self, slot: int, buffer: HCQBuffer) -> None:
         """Put another address into a slot."""
-        pack_into("=Q", self.view, slot * _POINTER_BYTES, buffer.address)
+        self.addresses[slot] = buffer.address
 
     def set_value(self, position: int, value: int) -> None:
         """Put another value in the place of a variable."""
-        program = self.program
-        size = program.value_bytes
-        start = program.info.buffers * _POINTER_BYTES + position * size
-        pack_into(f"={program.VALUE_FORMAT}", self.view, start, value)
+        self.numbers[position] = value
 
 
 class HCQProgram:
     """A program of one device. Calling it launches it, after all earlier submissions."""
 
     ARGS_STATE: ClassVar[type[HCQArgsState]] = HCQArgsState
-    VALUE_FORMAT: ClassVar[str] = "q"
-    """The type of a variable's value among the arguments, as in `struct`: q or i."""
     ARGUMENT_ALIGNMENT: ClassVar[int] = 64
     """Alignment of the memory for the arguments of a launch, in bytes."""
 
@@ -359,9 +343,9 @@ class HCQProgram:
         self.device = device
         self.info = info
         self.scratch_bytes = scratch_bytes
-        self.layout = Struct(f"={info.buffers}Q{len(info.values)}{self.VALUE_FORMAT}")
-        self.value_bytes = Struct(f"={self.VALUE_FORMAT}").size
-        self.argument_bytes = max(self.layout.size, argument_bytes, 1)
+        self.words_bytes = (info.buffers + len(info.values)) * WORD_BYTES
+        """Bytes of addresses and values, a word each."""
+        self.argument_bytes = max(self.words_bytes, argument_bytes, 1)
         self.names = (info.name,)
         self._era = self._value = 0
         """Era and timeline value of the last launch; 0 before the first."""
