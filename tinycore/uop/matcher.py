@@ -19,15 +19,15 @@ from tinycore.uop.op import Op
 if TYPE_CHECKING:
     from tinycore.uop.pattern import Pattern, Rule
 
-Matcher: TypeAlias = Callable[[UOp, object], UOp | None]
+Matcher: TypeAlias = Callable[[UOp], UOp | None]
 Step: TypeAlias = tuple[str, str]
 """("test", expression) or ("bind", statement)."""
 
 ANY_ARGUMENT: Final = object()
 """The `arg` of a pattern that does not look at the argument."""
 
-IMPLICIT: Final = ("root", "context")
-"""Parameters of a rule beside its captures: the matched node, and the context of the rewrite."""
+ROOT: Final = "root"
+"""The parameter of a rule beside its captures: the matched node."""
 
 serial = count()
 
@@ -49,7 +49,7 @@ def compile_matcher(
 
 
 def matcher_source(op: Op, rules: Sequence[Rule], *, recording: bool) -> tuple[str, dict[str, Any]]:
-    """The text of the function `match(root, context)`, and the global names it uses."""
+    """The text of the function `match(root)`, and the global names it uses."""
     writer = Writer(op)
     branch = Branch()
     for number, rule in enumerate(rules):
@@ -58,13 +58,13 @@ def matcher_source(op: Op, rules: Sequence[Rule], *, recording: bool) -> tuple[s
         for order in orders(rule.pattern):
             steps, captures = writer.steps(order)
             branch.add(steps, leaf(number, rule, captures, recording=recording))
-    lines = ["def match(root, context):", *branch.lines(1), "    return None", ""]
+    lines = ["def match(root):", *branch.lines(1), "    return None", ""]
     return "\n".join(lines), writer.names
 
 
 def leaf(number: int, rule: Rule, captures: dict[str, str], *, recording: bool) -> list[str]:
     """The lines that call a rule and return what it returns."""
-    known = captures | {name: name for name in IMPLICIT}
+    known = captures | {ROOT: ROOT}
     arguments = ", ".join(known[name] for name in rule.parameters)
     lines = [f"new = rule{number}({arguments})", "if new is not None and new is not root:"]
     if recording:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from tinycore.dtype import DType, Scalar
 from tinycore.errors import ArgumentError
-from tinycore.uop.matcher import ANY_ARGUMENT, IMPLICIT, Matcher, compile_matcher
+from tinycore.uop.matcher import ANY_ARGUMENT, ROOT, Matcher, compile_matcher
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMMUTATIVE, Op
 from tinycore.uop.operators import Operators
@@ -217,11 +217,11 @@ class Rule:
 
     def __post_init__(self) -> None:
         parameters = tuple(inspect.signature(self.function).parameters)
-        known = {*self.pattern.captures(), *IMPLICIT}
+        known = {*self.pattern.captures(), ROOT}
         if unknown := [name for name in parameters if name not in known]:
             raise ArgumentError(
                 f"rule {self.name!r} asks for {', '.join(unknown)}, but its pattern captures "
-                f"{', '.join(sorted(known - set(IMPLICIT))) or 'nothing'}"
+                f"{', '.join(sorted(known - {ROOT})) or 'nothing'}"
             )
         object.__setattr__(self, "parameters", parameters)
         object.__setattr__(self, "alone", RuleSet(self.name, [self]))
@@ -229,9 +229,9 @@ class Rule:
     def __repr__(self) -> str:
         return f"<Rule {self.name}>"
 
-    def apply(self, node: UOp, context: object = None) -> UOp | None:
+    def apply(self, node: UOp) -> UOp | None:
         """The result of this rule alone on a node, or None if it does not apply."""
-        return self.alone.apply(node, context)
+        return self.alone.apply(node)
 
 
 numbers: Final = count()
@@ -240,7 +240,7 @@ numbers: Final = count()
 class RuleSet:
     """Rules under a name, tried in the order in which they were added.
 
-    What a rule returns may depend on the node and on the context of the rewrite, on nothing else.
+    What a rule returns may depend on the node, and on nothing else.
     """
 
     def __init__(self, name: str, rules: Iterable[Rule] = ()) -> None:
@@ -275,9 +275,8 @@ class RuleSet:
     def rule(self, pattern: Pattern) -> Callable[[Function], Function]:
         """Add the decorated function as the rule for `pattern`; it may stand under several.
 
-        Its parameters are names that the pattern captures, and, if it wants them, `root` for the
-        matched node and `context` for what the rewrite was given. It returns None where the rule
-        does not apply after all.
+        Its parameters are names that the pattern captures, and, if it wants it, `root` for the
+        matched node. It returns None where the rule does not apply after all.
         """
 
         def add(function: Function) -> Function:
@@ -300,10 +299,10 @@ class RuleSet:
         """Matchers that report every rule that fires: the rule, the node before and after."""
         return Matchers(self, tell)
 
-    def apply(self, node: UOp, context: object = None) -> UOp | None:
+    def apply(self, node: UOp) -> UOp | None:
         """The result of the first rule that applies to this one node, or None."""
         matcher = self.matchers[node.op]
-        return None if matcher is None else matcher(node, context)
+        return None if matcher is None else matcher(node)
 
 
 compiled: Final[dict[tuple[Op, tuple[Rule, ...]], Matcher]] = {}

@@ -2,13 +2,13 @@
 
 Floor 1. `rewrite` visits sources before users, without recursion, and each node once. Where a rule
 fires, its result is visited in turn, until nothing changes any more: what comes out is a normal
-form. Without a context that is a fact about the node, so it is remembered on it, one bit per rule
-set, and later rewrites do not go there again.
+form. That is a fact about the node, so it is remembered on it, one bit per rule set, and later
+rewrites do not go there again.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -40,22 +40,19 @@ def rebuilt(root: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
     return done[root]
 
 
-def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = "") -> UOp:
+def rewrite(root: UOp, rules: RuleSet, *, name: str = "") -> UOp:
     """The graph below `root` with `rules` applied until none applies anywhere.
 
-    Sources are finished before the nodes that use them. `context` is handed to rules that ask for
-    it; `name` labels the trace. Raises VerifyError, naming the rules, when they go on forever.
+    Sources are finished before the nodes that use them. `name` labels the trace. Raises
+    VerifyError, naming the rules, when they go on forever.
     """
-    bit = rules.bit if context is None else 0
+    bit = rules.bit
     if root._normal & bit and not observers:
         return root
     done: dict[UOp, UOp] = {}
     if observers or trace.on:
         recording = rules.recording(teller(name or rules.name))
-        finish([root], {}, done, recording, rules, context)
-        return done[root]
-    if context is not None:
-        finish([root], {}, done, rules.matchers, rules, context)
+        finish([root], {}, done, recording, rules)
         return done[root]
     matchers, covers = rules.matchers, rules.covers
     changed, get = done.keys(), done.get
@@ -72,10 +69,10 @@ def rewrite(root: UOp, rules: RuleSet, context: object = None, *, name: str = ""
                 continue
         matcher = matchers[rebuilt.op]
         if matcher is not None and not rebuilt._normal & covers[rebuilt.op]:
-            new = matcher(rebuilt, None)
+            new = matcher(rebuilt)
             if new is not None:
                 again = [node] if rebuilt is node else [rebuilt, node]
-                finish([*again, new], dict.fromkeys(again, new), done, matchers, rules, None)
+                finish([*again, new], dict.fromkeys(again, new), done, matchers, rules)
                 continue
         rebuilt._normal |= bit
         if rebuilt is not node:
@@ -89,14 +86,12 @@ def finish(
     done: dict[UOp, UOp],
     matchers: Matchers,
     rules: RuleSet,
-    context: object,
 ) -> None:
     """Put the normal forms of all nodes of a stack into `done`, the last one first.
 
     `pending` has rewritten nodes, and the nodes whose normal form they take.
     """
-    bit = rules.bit if context is None else 0
-    known = rules.covers if context is None else defaultdict(int)
+    bit, known = rules.bit, rules.covers
     watched = matchers is not rules.matchers
     push, get = stack.append, done.get
     while stack:
@@ -106,7 +101,7 @@ def finish(
         if node in pending:
             finished = done.get(pending.pop(node))
             if finished is None:
-                raise endless(rules, [node, *pending], context)
+                raise endless(rules, [node, *pending])
             done[node] = finished
             continue
         src = node.src
@@ -126,11 +121,11 @@ def finish(
                 done[node] = done[rebuilt]
                 continue
             if rebuilt in pending:
-                raise endless(rules, list(pending), context)
+                raise endless(rules, list(pending))
         new = None
         if watched or not rebuilt._normal & known[rebuilt.op]:
             matcher = matchers[rebuilt.op]
-            new = None if matcher is None else matcher(rebuilt, context)
+            new = None if matcher is None else matcher(rebuilt)
         if new is None:
             rebuilt._normal |= bit
             done[node] = done[rebuilt] = rebuilt
@@ -139,19 +134,19 @@ def finish(
         else:
             pending[node] = pending[rebuilt] = new
             if len(pending) > MAX_PENDING:
-                raise endless(rules, list(pending), context)
+                raise endless(rules, list(pending))
             if rebuilt is not node:
                 stack.append(rebuilt)
             stack += (node, new)
 
 
-def endless(rules: RuleSet, pending: list[UOp], context: object) -> VerifyError:
+def endless(rules: RuleSet, pending: list[UOp]) -> VerifyError:
     """The error for rules that undo one another; names those that fire on the last nodes."""
     fired: Counter[str] = Counter()
     matchers = rules.recording(lambda rule, before, after: fired.update([rule.name]))
     for node in islice(reversed(pending), MOST_SAMPLED):
         if (matcher := matchers[node.op]) is not None:
-            matcher(node, context)
+            matcher(node)
     names = ", ".join(name for name, _ in fired.most_common(5))
     return VerifyError(
         f"rule set {rules.name!r} rewrites forever at `{inline(pending[-1])}`. "
