@@ -189,7 +189,7 @@ def test_an_interrupt_waits_for_copies_under_way(
     device.allocator.staging_buffers = 8
     memory, content = device.allocator.alloc(SIZE), bytearray(SIZE)
     device.allocator.write(memory, memoryview(content))
-    copies, known = itertools.count(), device.allocator._copy
+    copies, known = itertools.count(), device.allocator.copy
     under_way = list[int]()
 
     def slowly(target: memoryview, source: memoryview) -> None:
@@ -204,7 +204,7 @@ def test_an_interrupt_waits_for_copies_under_way(
 
     monkeypatch.setattr(host_copies, "move", slowly)
     monkeypatch.setattr(host_copies, "LEAST_BYTES", 1)
-    monkeypatch.setattr(device.allocator, "_copy", interrupted)
+    monkeypatch.setattr(device.allocator, "copy", interrupted)
     write, read = device.allocator.write, device.allocator.read
     with Context(CPU_COUNT=4), pytest.raises(KeyboardInterrupt):
         read(memoryview(content), memory) if reads else write(memory, memoryview(content))

@@ -235,7 +235,7 @@ def test_arguments_beyond_all_room_are_refused(make: Make) -> None:
     device = make(argument_bytes=64)
     program = device.function(add, 20, 1)
 
-    with pytest.raises(UnsupportedError, match="164 bytes of arguments does not fit the 64"):
+    with pytest.raises(UnsupportedError, match="168 bytes of arguments does not fit the 64"):
         program([zero(device)] * 20, [1])
 
 

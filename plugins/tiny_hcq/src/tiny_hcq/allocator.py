@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -27,14 +25,6 @@ _MUCH: Final = 1 << 16
 """Bytes from which on a busy device copies by its queue, and the host does not wait for it."""
 _PINNED_PIECES: Final = 2
 """Staging buffers of a copy from which on its host memory is pinned instead."""
-
-
-@dataclass
-class Lent:
-    """A staging buffer in use, and the time at which it is free again; None for at once."""
-
-    buffer: HCQBuffer
-    until: Moment | None = None
 
 
 class HCQAllocator(ABC):
@@ -162,7 +152,7 @@ class HCQAllocator(ABC):
 
     def _copy_pinned(self, dst: HCQBuffer, src: HCQBuffer, pinned: HCQBuffer, size: int) -> None:
         try:
-            self.device.wait_for(self._copy(dst, src, size))
+            self.device.wait_for(self.copy(dst, src, size))
         finally:
             self.unpin(pinned)
 
@@ -172,7 +162,7 @@ class HCQAllocator(ABC):
         try:
             for start in range(0, src.nbytes, self.staging_bytes):
                 piece = src[start : start + self.staging_bytes]
-                staging = self._take_staging()
+                staging = self.take_staging()
                 filling.append((staging, fill(staging, piece), start, piece.nbytes))
                 if len(filling) >= min(COPY_THREADS, self.staging_buffers):
                     self._send(dst, *filling[0])
@@ -188,8 +178,8 @@ class HCQAllocator(ABC):
         self, dst: HCQBuffer, staging: HCQBuffer, filled: HostCopy, start: int, size: int
     ) -> None:
         filled()
-        moment = self._copy(dst.offset(start, size), staging, size)
-        self._staging.append((staging, moment))
+        moment = self.copy(dst.offset(start, size), staging, size)
+        self.give_staging(staging, moment)
 
     def _read_staged(self, dst: memoryview, src: HCQBuffer) -> None:
         """Let the device fill staging buffers, and threads empty those that are full."""
@@ -205,8 +195,8 @@ class HCQAllocator(ABC):
                     self._emptied(*emptying[0])
                     emptying.popleft()
                 piece = dst[start : start + self.staging_bytes]
-                staging = self._take_staging()
-                moment = self._copy(staging, src.offset(start, piece.nbytes), piece.nbytes)
+                staging = self.take_staging()
+                moment = self.copy(staging, src.offset(start, piece.nbytes), piece.nbytes)
                 under_way.append((staging, moment, piece))
             while under_way:
                 emptying.append(self._arrive(*under_way.popleft()))
@@ -235,16 +225,7 @@ class HCQAllocator(ABC):
 
     # --- staging
 
-    @contextmanager
-    def staging(self) -> Iterator[Lent]:
-        """Lend a staging buffer, which is used again when the moment `until` has passed."""
-        lent = Lent(self._take_staging())
-        try:
-            yield lent
-        finally:
-            self._staging.append((lent.buffer, lent.until))
-
-    def _take_staging(self) -> HCQBuffer:
+    def take_staging(self) -> HCQBuffer:
         """An unused staging buffer: a new one while there are few, then the oldest."""
         if self._staging and (self._staged >= self.staging_buffers or self._is_idle()):
             buffer, moment = self._staging.popleft()
@@ -254,16 +235,28 @@ class HCQAllocator(ABC):
         self._staged += 1
         return self.alloc_visible(self.staging_bytes, Place.STAGING)
 
+    def give_staging(self, buffer: HCQBuffer, until: Moment | None) -> None:
+        """Let a staging buffer be used again when a moment has passed; None for at once."""
+        self._staging.append((buffer, until))
+
     def _is_idle(self) -> bool:
         moment = self._staging[0][1]
         return moment is None or moment.passed
 
-    def _copy(self, dst: HCQBuffer, src: HCQBuffer, size: int) -> Moment:
+    def copy(
+        self, dst: HCQBuffer, src: HCQBuffer, size: int, after: Moment | None = None
+    ) -> Moment:
+        """Copy by a queue, when earlier work is done, and what `after` tells of another device.
+
+        Called with the lock held.
+        """
         device = self.device
         device.ready()
         queue = device.copy_queues[device.copy_engine(dst, src)]()
-        queue.wait(device.timeline_signal, device.timeline_value - 1).memory_barrier()
-        return device.finish(queue.copy(dst.address, src.address, size))
+        queue.wait(device.timeline_signal, device.timeline_value - 1)
+        if after is not None:
+            queue.wait(after.signal, after.value)
+        return device.finish(queue.memory_barrier().copy(dst.address, src.address, size))
 
     def _arrive(
         self, staging: HCQBuffer, moment: Moment, piece: memoryview
@@ -279,7 +272,7 @@ class HCQAllocator(ABC):
 
     def _emptied(self, staging: HCQBuffer, emptied: HostCopy) -> None:
         emptied()
-        self._staging.append((staging, None))
+        self.give_staging(staging, None)
 
 
 def fill(staging: HCQBuffer, piece: memoryview) -> HostCopy:
@@ -317,19 +310,15 @@ class HCQTransfer:
         began = perf_counter()
         dst, src = buffers
         verify_intact(buffers)
-        done = self._within(dst, src) if self.device is self.source else self._across(dst, src)
+        if self.device is self.source:
+            with self.device.lock:
+                done = self.device.allocator.copy(dst, src, self.size)
+        else:
+            done = self._across(dst, src)
         if not wait:
             return None
         self.device.wait_for(done)
         return perf_counter() - began
-
-    def _within(self, dst: HCQBuffer, src: HCQBuffer) -> Moment:
-        device = self.device
-        with device.lock:
-            device.ready()
-            queue = device.copy_queues[device.copy_engine(dst, src)]()
-            queue.wait(device.timeline_signal, device.timeline_value - 1).memory_barrier()
-            return device.finish(queue.copy(dst.address, src.address, self.size))
 
     def _across(self, dst: HCQBuffer, src: HCQBuffer) -> Moment:
         """Copy on the source's queue when both devices are ready; then the destination goes on."""
@@ -342,11 +331,7 @@ class HCQTransfer:
                 source.reach(dst)
             except UnsupportedError:  # they share signals, and not memory
                 return self._through_the_host(dst, src)
-            queue = source.copy_queues[source.copy_engine(dst, src)]()
-            queue.wait(source.timeline_signal, source.timeline_value - 1)
-            queue.wait(device.timeline_signal, device.timeline_value - 1)
-            queue.memory_barrier().copy(dst.address, src.address, self.size)
-            copied = source.finish(queue)
+            copied = source.allocator.copy(dst, src, self.size, device.submitted())
             device.watched_by(source, copied)
             going_on = device.compute_queue()
             going_on.wait(device.timeline_signal, device.timeline_value - 1)
@@ -360,22 +345,15 @@ class HCQTransfer:
         destination's from there. Called with both locks held.
         """
         device, source = self.device, self.source
-        done = device.upcoming()
-        for start in range(0, self.size, source.allocator.staging_bytes):
-            size = min(self.size - start, source.allocator.staging_bytes)
-            device.ready()
-            source.ready()
-            with source.allocator.staging() as lent:
-                staging = lent.buffer
+        done, piece = device.upcoming(), source.allocator.staging_bytes
+        for start in range(0, self.size, piece):
+            size = min(self.size - start, piece)
+            staging, until = source.allocator.take_staging(), None
+            try:
                 device.reach(staging)
-                sending = source.copy_queues[source.copy_engine(staging, src)]()
-                sending.wait(source.timeline_signal, source.timeline_value - 1)
-                sending.memory_barrier().copy(staging.address, src.address + start, size)
-                sent = source.finish(sending)
-                taking = device.copy_queues[device.copy_engine(dst, staging)]()
-                taking.wait(device.timeline_signal, device.timeline_value - 1)
-                taking.wait(sent.signal, sent.value)
-                taking.memory_barrier().copy(dst.address + start, staging.address, size)
-                lent.until = done = device.finish(taking)
+                sent = source.allocator.copy(staging, src.offset(start, size), size)
+                until = done = device.allocator.copy(dst.offset(start, size), staging, size, sent)
+            finally:
+                source.allocator.give_staging(staging, until)
             source.watched_by(device, done)
         return done

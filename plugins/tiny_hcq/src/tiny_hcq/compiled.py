@@ -268,7 +268,7 @@ class HCQCompiled(ABC):
             raise
 
     def _begin_anew(self) -> None:
-        self.wait_for(self._last())
+        self.wait_for(self.submitted())
         for moment in list(self._watchers.values()):  # who waits for a value of the old signal
             moment.wait()
         self._watchers.clear()
@@ -296,7 +296,8 @@ class HCQCompiled(ABC):
         """True if all submitted work is done."""
         return self.timeline_signal.value >= self.timeline_value - 1
 
-    def _last(self) -> Moment:
+    def submitted(self) -> Moment:
+        """The end of all work that is submitted."""
         with self.lock:
             return Moment(self, self.era, self.timeline_signal, self.timeline_value - 1)
 
@@ -316,7 +317,7 @@ class HCQCompiled(ABC):
         Raises DeviceError when it hangs; after that, as it is lost, returns at once.
         """
         if self.error_state is None:
-            self.wait_for(self._last())
+            self.wait_for(self.submitted())
             self.sources.clear()
 
     def fail(self, reason: str, cause: BaseException | None = None) -> None:
@@ -497,7 +498,7 @@ class HCQCompiled(ABC):
         self.scratch = self.own(self.allocator.alloc(size))
         self.known[self.scratch_address] = self.scratch.address
         if before is not None:  # what was submitted until now may use it
-            self.discard(before, self._last())
+            self.discard(before, self.submitted())
 
     def reach(self, buffer: HCQBuffer) -> None:
         """Make memory of another device addressable by this one. Raises UnsupportedError."""
