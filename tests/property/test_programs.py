@@ -17,7 +17,7 @@ from tinycore.dtype import dtypes
 
 GROUPS = "PYTHON:PYTHON:groups=16"
 """Plans of a graphics card: threads that share sums and operands."""
-COUNTS = {"CPU:LLVM": 40, "CPU:CLANG": 20, "PYTHON": 24, GROUPS: 24}
+COUNTS = {"CPU:LLVM": 24, "CPU:CLANG": 8, "PYTHON": 16, GROUPS: 16}
 """Number of programs that each target runs; no two run the same one."""
 
 FIRST = {"CPU:LLVM": 0, "CPU:CLANG": 1000, "PYTHON": 2000, GROUPS: 3000}

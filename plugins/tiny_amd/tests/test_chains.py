@@ -117,17 +117,23 @@ def test_such_attention_is_one_kernel_without_scratch(arch: str, width: int) -> 
     assert stated["private_segment_fixed_size"] == stated["vgpr_spill_count"] == "0"
 
 
+DISTINCT: Final = {
+    (facts.matrix, facts.thread_registers): name for name, facts in ARCHS.items() if facts.matrix
+}
+"""One architecture of those whose matrix instructions and registers are the same."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", [name for name, facts in ARCHS.items() if facts.matrix])
-def test_attention_of_each_architecture_compiles_without_scratch(arch: str) -> None:
-    for dtype in NARROW:
+@pytest.mark.parametrize(("arch", "turn"), [(n, i % 2) for i, n in enumerate(DISTINCT.values())])
+def test_attention_of_each_architecture_compiles_without_scratch(arch: str, turn: int) -> None:
+    """Each type and each width of heads, which pair otherwise on every other architecture."""
+    for dtype, width in zip(NARROW, (128, 64) if turn else (64, 128), strict=True):
         with Context(DEV=f"NULL:LLVM:{arch}"), noted() as sources:
-            for width in (64, 128):
-                given = [Tensor.empty(2, 8, 1024, width, dtype=dtype).realize() for _ in range(4)]
-                leaves = [x.requires_grad_() for x in given[:3]]
-                result = leaves[0].scaled_dot_product_attention(leaves[1], leaves[2])
-                (result * given[3]).sum().backward()
-                Tensor.realize(result, *(x.grad for x in leaves if x.grad is not None))
+            given = [Tensor.empty(2, 8, 1024, width, dtype=dtype).realize() for _ in range(4)]
+            leaves = [x.requires_grad_() for x in given[:3]]
+            result = leaves[0].scaled_dot_product_attention(leaves[1], leaves[2])
+            (result * given[3]).sum().backward()
+            Tensor.realize(result, *(x.grad for x in leaves if x.grad is not None))
         products = [text for text in sources.texts if ".wmma." in text or ".mfma." in text]
         assert products
         for source in products:

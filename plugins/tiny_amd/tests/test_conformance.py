@@ -29,7 +29,7 @@ LONG = {"test_thousands_of_launches"}
 CHURN = "test_freed_memory_comes_back"
 """Takes two seconds: it is slow with one of the two queues."""
 OTHERS = {"host_memory", "external_pointer", "varied", "image"}
-SAMPLE = 12
+SAMPLE = 24
 """AQL, each other family and the interface PCI run one kernel in so many."""
 CARDS = {"PM4": NAVI31, "AQL": NAVI31, "RDNA2": NAVI21, "RDNA4": NAVI48, "CDNA3": MI300}
 """Kinds of queues, or families, which have queues of PM4."""

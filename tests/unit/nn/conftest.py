@@ -10,9 +10,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.tensor.conftest import HERE, pytest_runtest_call, run_on, target, targets_of
+from tests.unit.tensor.conftest import (
+    HERE,
+    pytest_collection_modifyitems,
+    pytest_runtest_call,
+    run_on,
+    target,
+    targets_of,
+)
 
-__all__ = ["pytest_runtest_call", "target"]
+__all__ = ["pytest_collection_modifyitems", "pytest_runtest_call", "target"]
 
 ON_ONE_TARGET = frozenset(
     {

@@ -75,10 +75,12 @@ RULES: Final = (
 RULE_OF: Final = {f"test_{name}.py": rule for rule in RULES for name in rule.names.split()}
 OTHERS: Final = Rule(USUAL, 1, "")
 
-EVERY: Final = 6
-"""Sampling rate of tests that are slow on CPU:CLANG: one in so many runs. With a process per kernel
-they take longer than on all other targets together. Plans are those of CPU:LLVM, and
-plugins/tiny_cpu/tests has every operation on every type through both compilers.
+EVERY: Final = {CLANG: 12, "PYTHON": 3, "CL": 2, "WEBGPU": 2}
+"""Sampling rates of slow tests that CPU:LLVM runs too: one in so many runs on a target. With a
+process per kernel they take longer on CPU:CLANG than on all other targets together; plans are those
+of CPU:LLVM, and plugins/tiny_cpu/tests has every operation on every type through both compilers.
+Compositions, which COMPOSED targets run, take turns: a slow one runs on either. What is between
+devices runs on ALL.
 """
 
 os.environ.setdefault("OPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # what is tested runs once
@@ -102,7 +104,7 @@ def chosen() -> list[str]:
 
 
 HERE: Final = chosen()
-FOLDER: Final = Path(__file__).parent
+FOLDERS: Final = (Path(__file__).parent, Path(__file__).parents[1] / "nn")
 
 
 def targets_of(name: str) -> list[str]:
@@ -131,16 +133,23 @@ def run_on(metafunc: pytest.Metafunc, targets: list[str]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what CPU:CLANG leaves to other targets."""
+    """Leave out what targets leave to others."""
     leave_out(config, items, {item for item in items if is_repeated(item)})
 
 
 def is_repeated(item: pytest.Item) -> bool:
-    """True if CPU:CLANG leaves a test of this folder to other targets."""
+    """True if a target leaves a slow test of tensors or layers to another one."""
     mark = item.get_closest_marker("target")
-    if mark is None or mark.args[0] != CLANG or asked() or item.path.parent != FOLDER:
+    if mark is None or asked() or item.path.parent not in FOLDERS or not set(COMPOSED) <= {*HERE}:
         return False
-    return bool(item.get_closest_marker("slow")) and crc32(item.nodeid.encode()) % EVERY != 0
+    if item.get_closest_marker("slow") is None:
+        return False
+    target = str(mark.args[0])
+    place = crc32(item.nodeid.replace(target, "", 1).encode())
+    targets = RULE_OF.get(item.path.name, OTHERS).targets
+    if targets == COMPOSED:
+        return COMPOSED[place % 2] != target
+    return (targets != ALL or target == CLANG) and place % EVERY.get(target, 1) != 0
 
 
 @pytest.fixture(autouse=True)

@@ -21,10 +21,17 @@ SUPPORT = [ROOT / "plugins" / name for name in ("tiny_hcq", "tiny_testing")]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("language", "queues", "highest"), [("numpy", False, 2), ("c", False, 2), ("c", True, 3)]
+    ("language", "queues", "highest", "least"),
+    [
+        ("numpy", False, 2, 300),
+        # kernels are those of the package with queues, from the same file; test_pages_in_c.py runs
+        # a sample of them on this device
+        ("c", False, 1, 30),
+        ("c", True, 3, 300),
+    ],
 )
 def test_the_package_passes_in_an_empty_environment(
-    tmp_path: Path, language: str, queues: bool, highest: int
+    tmp_path: Path, language: str, queues: bool, highest: int, least: int
 ) -> None:
     folder = write("toy", tmp_path, language, queues)
     python = empty_environment(
@@ -54,7 +61,7 @@ def test_the_package_passes_in_an_empty_environment(
     assert all(str(tmp_path) in place for place in places)  # the wheels, and not this tree
     assert told["conforms"] is True
     assert told["distribution"] == "tiny-toy"
-    assert told["counts"]["passed"] > 300
+    assert told["counts"]["passed"] > least
     assert {trial["level"] for trial in told["trials"]} == set(range(highest + 1))
 
 
