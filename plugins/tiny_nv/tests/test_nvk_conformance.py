@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 from simulated_nv import NAMES, backend_named
-from trials import run_trial
+from trials import is_one_form, run_trial
 
 from tiny_testing.suite import Subject
 from tiny_testing.suite.case import Level, Trial, trials
@@ -46,7 +46,8 @@ def is_run(card: str, trial: Trial) -> bool:
     """True if a trial is run on a card."""
     place = zlib.crc32(trial.name.encode())
     if trial.case.level == Level.COMPUTE:
-        return card == FULL or place % (SAMPLE * len(NAMES)) == NAMES.index(card)
+        share = place % (SAMPLE * len(NAMES))
+        return is_one_form(trial) and (card == FULL or share == NAMES.index(card))
     return card in WHOLE or place % len(SHARING) == SHARING.index(card)
 
 

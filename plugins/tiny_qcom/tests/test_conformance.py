@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from adreno.kgsl import Kgsl
 from simulated_qcom import backend_of, execute
-from trials import run_trial
+from trials import is_one_form, run_trial
 
 from tiny_qcom.ir3 import library_path
 from tiny_testing.suite import Subject
@@ -70,7 +70,7 @@ def test_order(subject: Subject, trial: Trial) -> None:
     "trial",
     [
         pytest.param(t, marks=[pytest.mark.slow] if t.name == "test_a_long_loop" else [])
-        for t in chosen(Level.COMPUTE)
+        for t in filter(is_one_form, chosen(Level.COMPUTE))
     ],
     ids=lambda trial: trial.name,
 )
