@@ -404,6 +404,14 @@ def test_a_context_variable_that_is_given_a_value() -> None:
     assert [step(host(3)).item() for _ in range(4)] == [6.0] * 4
 
 
+def test_the_default_of_a_context_variable_is_looked_into() -> None:
+    box = types.SimpleNamespace(scale=2.0)
+    options: contextvars.ContextVar[Any] = contextvars.ContextVar("options", default=box)
+    step = TinyJit(lambda x: x * options.get().scale)
+
+    obeys(step, lambda k: setattr(box, "scale", k))
+
+
 def test_arguments_that_are_looked_into() -> None:
     box = types.SimpleNamespace(values=[2.0])
     step = TinyJit(lambda x, box: x * box.values[0])
