@@ -176,7 +176,7 @@ def _tuned(
         if known is None or known.width < width:
             before, known = known, None
             if left > LEAST_SECONDS and kernel.seconds >= total * LEAST_SHARE:
-                more = () if before is None else (before.plan,)
+                more = () if before is None else (before.candidate.asked,)
                 limit = max(left * kernel.seconds / rest, LEAST_SECONDS)
                 known = tune(kernel.ast, kernel.device, kernel.toolchain, width, more, limit)
         rest -= kernel.seconds

@@ -1,36 +1,34 @@
-"""Disk cache of tuned plans: the best plan that BEAM found for a kernel, and its time.
+"""Disk cache of tuned plans: the sizes of the best plan that BEAM found for a kernel, and its time.
 
-Floor 4. The key has everything that a plan's speed depends on. Entries are text from a file: they
-are parsed and checked for legality, and those that fail are ignored.
+Floor 4. The key has everything that a plan's speed depends on. An entry has the sizes that differ
+from the planner's own, of which the same strategies make the plan again; one that is damaged, or
+whose plan is not legal, is ignored.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from tinycore import cache
-from tinycore._stamp import decisive_settings
+from tinycore._stamp import ABOVE_ENGINE, decisive_settings, stamp
 from tinycore.device.protocols import Toolchain
 from tinycore.device.registry import OpenDevice
-from tinycore.errors import ArgumentError, FileFormatError
-from tinycore.lower.tile import Plan, apply_checked, plan_from_text, plan_to_text
+from tinycore.lower.plan_neighbors import Candidate, candidate_by
 from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
 from tinycore.uop.text import to_text
 
 PLANS_TABLE: Final = "plan"
 """The cache table."""
-EDITION: Final = 1
-"""The version of the plan language; raised when the meaning of a step changes."""
 
 
 @dataclass(frozen=True)
 class TunedPlan:
     """The best plan of a search of some beam width, with its time and the default plan's."""
 
-    plan: Plan
+    candidate: Candidate
     width: int
     before: float
     """Seconds per launch under the default plan."""
@@ -46,7 +44,7 @@ class TunedPlan:
 def plan_key(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> str:
     """The cache key."""
     words = (
-        f"edition {EDITION}",
+        stamp(ABOVE_ENGINE),
         f"{device.backend.name} {toolchain.name} {toolchain.arch}",
         toolchain.compiler.key,
         repr(toolchain.renderer.limits),
@@ -62,17 +60,18 @@ def load_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> T
     if content is None:
         return None
     try:
-        data = json.loads(content)
-        plan = plan_from_text(data["plan"])
-        apply_checked(ast, plan, toolchain.renderer.limits)
-        return TunedPlan(plan, int(data["width"]), float(data["before"]), float(data["seconds"]))
-    except (ArgumentError, FileFormatError, ValueError, TypeError, KeyError):
+        asked, width, before, seconds = json.loads(content)
+        asked = {name: int(size) for name, size in asked.items()}
+        numbers = int(width), float(before), float(seconds)
+    except (ValueError, TypeError, AttributeError):
         return None
+    found = candidate_by(ast, asked, toolchain.renderer.limits)
+    return None if found is None else TunedPlan(found, *numbers)
 
 
 def store_plan(
     ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer], found: TunedPlan
 ) -> None:
-    """Write a plan to the cache."""
-    data = asdict(found) | {"plan": plan_to_text(found.plan)}
-    cache.put(PLANS_TABLE, plan_key(ast, device, toolchain), json.dumps(data).encode())
+    """Write the sizes of a plan to the cache."""
+    content = json.dumps([found.candidate.asked, found.width, found.before, found.seconds])
+    cache.put(PLANS_TABLE, plan_key(ast, device, toolchain), content.encode())

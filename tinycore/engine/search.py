@@ -28,7 +28,14 @@ from tinycore.engine.candidate_runner import CandidateLost, CandidateRunner, can
 from tinycore.engine.compile import Binary
 from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.trial import Outcome
-from tinycore.lower.plan_neighbors import Candidate, candidate_of, default, neighbors, starts
+from tinycore.lower.plan_neighbors import (
+    Candidate,
+    Sizes,
+    candidate_by,
+    default,
+    neighbors,
+    starts,
+)
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer
 from tinycore.schedule.kernel import kernel_name
@@ -96,13 +103,13 @@ class Search:
         """By code and launch information: equal code in other groups computes other things."""
         self.beam: list[Entrant] = []
 
-    def run(self, more: Sequence[Plan], seconds: float) -> TunedPlan:
-        """Search for at most some seconds (0: to its end), starting from `more` plans, too.
+    def run(self, more: Sequence[Sizes], seconds: float) -> TunedPlan:
+        """Search for some seconds at most (0: to its end), from plans of `more` sizes, too.
 
         Raises CandidateLost when not even the heuristic's plan can be run.
         """
         began = time.monotonic()
-        known = (candidate_of(self.ast, plan, self.limits) for plan in more)
+        known = (candidate_by(self.ast, sizes, self.limits) for sizes in more)
         others = [c for c in (*starts(self.ast, self.limits), *known) if c is not None]
         base = self.enter_reference()
         self.enter([c for c in others if c.plan != base.candidate.plan])
@@ -183,8 +190,7 @@ class Search:
     def decide(self, base: Entrant) -> TunedPlan:
         """Return the best plan of the beam if it beats the default plan in turns, else that."""
         finalists = [e for e in self.beam if e.binary != base.binary][:FINALISTS]
-        default_plan = base.candidate.plan
-        unchanged = TunedPlan(default_plan, self.width, base.seconds, base.seconds)
+        unchanged = TunedPlan(base.candidate, self.width, base.seconds, base.seconds)
         if not finalists:
             return unchanged
         try:
@@ -194,9 +200,9 @@ class Search:
             return unchanged
         least = min(seconds)
         if least > before * (1 - LEAST_WIN):
-            return TunedPlan(default_plan, self.width, before, before)
+            return TunedPlan(base.candidate, self.width, before, before)
         best = finalists[seconds.index(least)]
-        return TunedPlan(best.candidate.plan, self.width, before, least)
+        return TunedPlan(best.candidate, self.width, before, least)
 
 
 def search(
@@ -205,7 +211,7 @@ def search(
     toolchain: Toolchain[Renderer],
     width: int,
     *,
-    more: Sequence[Plan] = (),
+    more: Sequence[Sizes] = (),
     seconds: float = 0,
     worker: Callable[[], WorkerProcess] | None = None,
 ) -> tuple[TunedPlan, Report]:
@@ -229,12 +235,12 @@ def tuned_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> 
         return None
     known = plan_cache.load_plan(ast, device, toolchain)
     if known is not None and known.width >= settings.BEAM:
-        return known.plan
+        return known.candidate.plan
     if not settings.BEAM:
         return None
-    more = () if known is None else (known.plan,)
+    more = () if known is None else (known.candidate.asked,)
     found = tune(ast, device, toolchain, settings.BEAM, more, settings.BEAM_SECONDS)
-    return None if found is None else found.plan
+    return None if found is None else found.candidate.plan
 
 
 def tune(
@@ -242,7 +248,7 @@ def tune(
     device: OpenDevice,
     toolchain: Toolchain[Renderer],
     width: int,
-    more: Sequence[Plan] = (),
+    more: Sequence[Sizes] = (),
     seconds: float = 0,
 ) -> TunedPlan | None:
     """Search for a kernel's best plan and cache it; None if the kernel cannot be tried out."""
@@ -254,7 +260,7 @@ def tune(
         return None
     plan_cache.store_plan(ast, device, toolchain, found)
     if trace.on:
-        steps = " ".join(map(str, found.plan)) or "as it stands"
+        steps = " ".join(map(str, found.candidate.plan)) or "as it stands"
         times = f"{found.before * 1e6:.1f} -> {found.seconds * 1e6:.1f} us"
         trace(f"{kernel_name(ast)}: {report}: {times} ({found.speedup:.2f} times): {steps}")
     return found

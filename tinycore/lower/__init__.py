@@ -9,8 +9,8 @@ Floor 3'. The files, in the order in which a kernel passes them:
     - `cost.py`: what a proposal costs on a machine (`Limits`)
     - `draft.py`, `borders.py`, `packing.py`, `threads.py`: the means of strategies
     - `plan_neighbors.py`: plans near a plan, which BEAM measures
-- `tile.py`: the tile language, whose steps are a file each in `steps/`; `legality.py` is what they
-  ask before they object, `loops.py` finds and exchanges loops
+- `tile.py`: the tile language, whose steps are a file each in `steps/`; `loops.py` finds and
+  exchanges loops, `legality.py` says whether a device can launch the result
 - `tighten.py`: folds without the steps that a condition makes neutral, and fused rows without the
   columns that no row of a strip sees
 - `fragments.py`: what each lane holds of the operands of a matrix unit

@@ -109,7 +109,7 @@ def apply_cheapest(draft: Draft, *choices: Iterable[Proposal]) -> None:
     Those of an earlier choice go before those of a later one, whatever they cost.
     """
     found = [proposal for proposals in choices for proposal in ranked(proposals)]
-    rank = draft.size(PROPOSAL, draft.rank, len(found) - 1, least=-1)
+    rank = draft.size(PROPOSAL, 0, len(found) - 1, least=-1)
     for proposal in found[rank:]:
         before = draft.copy()
         if proposal.apply(draft) is not False:

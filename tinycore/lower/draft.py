@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
 
-from tinycore.config import settings
 from tinycore.dtype import dtypes
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, arrays_of, stores_of
@@ -23,9 +22,7 @@ from tinycore.lower.tile import (
     Split,
     Step,
     Tail,
-    apply_checked,
     apply_plan,
-    apply_verified,
 )
 from tinycore.render.base import Limits, pointer_of
 from tinycore.uop.affine import coefficient
@@ -65,8 +62,6 @@ class Draft:
     steps: list[Step] = field(default_factory=list)
     nest: Nest | None = None
     """The part of the kernel to plan; None: all of it."""
-    rank: int = 0
-    """Rank by cost of the proposal to take where a search has chosen none; 0 is the cheapest."""
     known: KernelFacts | None = None
     """The facts of the present kernel, once computed."""
     asked: Mapping[str, int] = field(default_factory=dict)
@@ -92,16 +87,8 @@ class Draft:
         return () if self.nest is None else self.nest.around
 
     def do(self, *steps: Step) -> None:
-        """Add steps to the plan.
-
-        With sizes that a search asks for, raises ArgumentError for an illegal step; with the
-        planner's own, VerifyError, and where VERIFY=1 only.
-        """
-        if self.asked or settings.VERIFY:
-            apply = apply_checked if self.asked else apply_verified
-            self.kernel = apply(self.kernel, steps, self.limits)
-        else:
-            self.kernel = apply_plan(self.kernel, steps)
+        """Add steps to the plan. Raises ArgumentError for one that cannot be done."""
+        self.kernel = apply_plan(self.kernel, steps)
         self.steps += steps
 
     def size(self, name: str, own: int, most: int = 1 << 30, least: int = 1) -> int:

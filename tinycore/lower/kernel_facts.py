@@ -155,11 +155,6 @@ class KernelFacts:
             self.strides[key] = coefficient(*key)
         return self.strides[key]
 
-    def is_far(self, access: UOp, loop: UOp, least: int) -> bool:
-        """True if the steps of a loop access ungated addresses a constant `least` apart or more."""
-        stride = self.stride(access, loop)
-        return stride is not None and abs(stride) >= least and len(access.src) == 2
-
     def repeats(self, access: UOp, loop: UOp, lanes: int) -> bool:
         """True if lanes along a loop read few neighboring elements, each for several of them."""
         again = repetition(access.src[1], loop)

@@ -1,76 +1,59 @@
-"""`Loops`: queries on a kernel by which tile steps check their legality.
+"""Verifier of tiled kernels: why a device cannot launch one, whatever steps have made it.
 
-Floor 3'. Strategies are written to propose legal plans only. A plan from elsewhere, from a search
-or the disk, is applied by `tile.apply_checked`, which asks each step for its objection.
+Floor 3'. Strategies propose legal plans only. Plans by sizes that a search asks for are checked
+before they are compiled, those of the strategies themselves where VERIFY=1.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+import math
 from typing import Final
 
-from tinycore.lower.dims import is_known_at_launch
-from tinycore.lower.loops import Number, fills_of
+from tinycore.lower.dims import launches
+from tinycore.lower.loops import fills_of, threads_of
 from tinycore.lower.predicate import loops_around_stores
+from tinycore.lower.steps.bind import COPYING
+from tinycore.lower.steps.stage import MOST_SCRATCH, scratch_bytes
+from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
-from tinycore.uop.op import CLOSERS, AxisKind, Op
+from tinycore.uop.op import AxisKind, Op, Part
 
-PLAIN_KINDS: Final = (AxisKind.LOOP, AxisKind.REDUCE)
-"""Loops that nothing was decided about yet."""
+LONGEST_VECTOR: Final = 64
+"""Lanes."""
 
 
-@dataclass(frozen=True)
-class Loops:
-    """The loops of a kernel, with the nodes that close, store and fill in them."""
+def problem_of(kernel: UOp, limits: Limits) -> str | None:
+    """Why a device cannot launch a tiled kernel; None if it can."""
+    launched, around = (AxisKind.GRID, AxisKind.BLOCK, AxisKind.LANE), loops_around_stores(kernel)
+    follows = {AxisKind.GRID: limits.grid_varies, AxisKind.PARALLEL: limits.parallel_varies}
+    once = {*threads_of(kernel), *(r for r in kernel.every(Op.RANGE) if r.kind in COPYING)}
+    for loop in kernel.every(Op.RANGE):
+        kind, steps = loop.kind, loop.extent
+        if kind in launched and steps > 1 and loop not in around:
+            return f"something is stored outside of loop {loop.number}, as each of its steps would"
+        if not loop.is_fixed and follows.get(kind) is False:
+            return f"how often loop {loop.number} runs is known at launch only"
+        is_lanes = kind is AxisKind.VECTOR and Part.UNIT not in loop.number
+        if is_lanes and (steps > LONGEST_VECTOR or steps & (steps - 1)):
+            return f"{steps} lanes are no power of two up to {LONGEST_VECTOR}"
+        if kind is AxisKind.GROUP and steps & (steps - 1):
+            return f"{steps} threads that share a sum are no power of two"
+        if kind is AxisKind.PARALLEL and loop is not kernel.src[0].src[1]:
+            return "threads share the outermost loop of the whole kernel only"
+    if any(not once.isdisjoint(fill.ranges) for fill in fills_of(kernel)):
+        return "memory of a whole group is filled in each of several threads or copies"
+    return lack_of_room(kernel, limits)
 
-    kernel: UOp
 
-    @cached_property
-    def nodes(self) -> list[UOp]:
-        """Every node."""
-        return list(self.kernel.toposort())
-
-    @cached_property
-    def by_number(self) -> dict[Number, UOp]:
-        """Every loop."""
-        return {n.number: n for n in self.nodes if n.op is Op.RANGE}
-
-    def closers(self, counter: UOp) -> list[UOp]:
-        """The nodes that close a loop."""
-        return [n for n in self.nodes if n.op in CLOSERS and counter in n.src[1:]]
-
-    def undecided(self, axis: Number, varies: bool = False) -> str | None:
-        """Why a loop cannot be changed; `varies` permits a symbolic length."""
-        counter = self.by_number.get(axis)
-        if counter is None:
-            return f"there is no loop {axis}"
-        if not counter.is_fixed and not (varies and is_known_at_launch(counter.src[0])):
-            return f"how often loop {axis} runs is known at launch only"
-        if counter.kind not in PLAIN_KINDS:
-            return f"loop {axis} is {counter.kind.value} already"
-        return None
-
-    @cached_property
-    def around_stores(self) -> set[Number]:
-        """The loops that every store is in."""
-        return {r.number for r in loops_around_stores(self.kernel)}
-
-    @cached_property
-    def filling(self) -> set[Number]:
-        """The loops that fill scratch memory."""
-        return {r.number for n in self.fills for r in n.src[1].src[1:]}
-
-    @cached_property
-    def fills(self) -> list[UOp]:
-        """Scratch memory behind its fill."""
-        return fills_of(self.kernel)
-
-    def is_filled_inside(self, counter: UOp) -> bool:
-        """True if scratch memory is filled again in each step of a loop."""
-        return any(n.op is Op.AFTER and counter in n.ranges for n in self.nodes)
-
-    def is_outermost(self, counter: UOp) -> bool:
-        """True if a loop encloses the whole kernel."""
-        root = self.kernel.src[0]
-        return len(self.kernel.src) == 1 and root.op is Op.END and root.src[1] is counter
+def lack_of_room(kernel: UOp, limits: Limits) -> str | None:
+    """Why a group of threads does not fit a device; None if it does."""
+    threads = [r.extent for r in threads_of(kernel)]
+    total, size = math.prod(threads), scratch_bytes(kernel)
+    if total > max(limits.block_threads, 1) or not launches(threads, "block", limits.block):
+        return f"{total} threads on {len(threads)} axes are too many for a group"
+    for fold in kernel.every(Op.REDUCE):
+        if any(r.kind is AxisKind.GROUP for r in fold.src[1:]):
+            size += 2 * max(fold.dtype.itemsize, 4) * total  # each leaves its part, some another
+    if size > (2 * MOST_SCRATCH if limits.grid is None else limits.shared_bytes):
+        return f"{size} bytes of scratch memory are too many"
+    return None

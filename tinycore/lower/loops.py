@@ -20,6 +20,8 @@ Number = tuple[int, ...]
 
 THREADS: Final = (AxisKind.LANE, AxisKind.GROUP, AxisKind.BLOCK)
 """Kinds of loops that become threads of a workgroup, the fastest first: all of them see a stage."""
+PLAIN_KINDS: Final = (AxisKind.LOOP, AxisKind.REDUCE)
+"""Loops that nothing was decided about yet."""
 WITH_LOOPS: Final = CLOSERS | {Op.ITERATE}
 """Ops that have loops among their sources, and run them."""
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tinycore.config import settings
+from tinycore.errors import VerifyError
 from tinycore.lower.draft import Draft
+from tinycore.lower.legality import problem_of
 from tinycore.lower.strategies.fused_rows import nests_of, plan_nests
 from tinycore.lower.strategies.grid import plan_grid
 from tinycore.lower.strategies.loops import plan_loops
@@ -30,8 +33,13 @@ def plan_for(kernel: UOp, limits: Limits) -> Plan:
 
 
 def planned(kernel: UOp, limits: Limits) -> tuple[Plan, UOp]:
-    """A plan for `kernel` on a device with these limits, and the kernel after it."""
+    """A plan for `kernel` on a device with these limits, and the kernel after it.
+
+    With VERIFY=1 raises VerifyError where a strategy proposes what the device cannot launch.
+    """
     draft = drafted(kernel, limits)
+    if settings.VERIFY and (problem := problem_of(draft.kernel, limits)):
+        raise VerifyError(f"a strategy proposes {draft.steps!r}, which is no plan: {problem}")
     if trace.on:
         trace(" ".join(map(str, draft.steps)) or "as it stands")
     return tuple(draft.steps), draft.kernel if draft.steps else apply_plan(kernel, ())

@@ -14,8 +14,9 @@ from typing import Final
 
 from tinycore.errors import ArgumentError
 from tinycore.lower.draft import PROPOSAL
+from tinycore.lower.legality import problem_of
 from tinycore.lower.plan import drafted
-from tinycore.lower.tile import Plan, apply_checked
+from tinycore.lower.tile import Plan
 from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
@@ -42,15 +43,7 @@ class Candidate:
     asked: Sizes
     """Sizes that differ from the planner's."""
     sizes: Sizes
-    """All sizes of the plan by name; none for a plan from elsewhere."""
-
-
-def candidate_of(kernel: UOp, plan: Plan, limits: Limits) -> Candidate | None:
-    """A plan from elsewhere with the kernel after it; None if it is illegal or too large."""
-    try:
-        return small(Candidate(plan, apply_checked(kernel, plan, limits), {}, {}))
-    except ArgumentError:
-        return None
+    """All sizes of the plan by name."""
 
 
 def default(kernel: UOp, limits: Limits) -> Candidate:
@@ -60,17 +53,16 @@ def default(kernel: UOp, limits: Limits) -> Candidate:
 
 
 def candidate_by(kernel: UOp, asked: Sizes, limits: Limits) -> Candidate | None:
-    """The planner's plan, but for the sizes that are asked for; None if they are impossible."""
+    """The planner's plan, but for the sizes that are asked for; None if they are impossible, or
+    make a kernel that is too large."""
     try:
         draft = drafted(kernel, limits, asked)
-    except ArgumentError:
+        problem = problem_of(draft.kernel, limits)
+    except (ArgumentError, AssertionError, KeyError, StopIteration, ValueError):
         return None
-    return small(Candidate(tuple(draft.steps), draft.kernel, asked, draft.sizes))
-
-
-def small(candidate: Candidate) -> Candidate | None:
-    """A candidate, unless its kernel is too large."""
-    return candidate if nodes_written(candidate.tiled) <= MOST_CANDIDATE_NODES else None
+    if problem or (asked and nodes_written(draft.kernel) > MOST_CANDIDATE_NODES):
+        return None
+    return Candidate(tuple(draft.steps), draft.kernel, asked, draft.sizes)
 
 
 def nodes_written(tiled: UOp) -> int:

@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.lower.dims import is_known_at_launch
-from tinycore.lower.legality import PLAIN_KINDS
-from tinycore.lower.loops import closer_of
+from tinycore.lower.loops import PLAIN_KINDS, closer_of
 from tinycore.lower.steps.split import MASKED
 from tinycore.lower.strategies.fused_rows import nests_of
 from tinycore.render.base import pointer_of

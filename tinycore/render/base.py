@@ -214,8 +214,6 @@ class LinearKernel:
     sizes: Mapping[str, Extent] = field(default_factory=dict)
     """Sizes of the launch that depend on variables: those of a SPECIAL by its name, whose size in
     `uops` is the greatest, and that of the PARALLEL range as `parallel`."""
-    is_overlaid: bool = False
-    """Without effect, and kept for plugins of API 2.0: no shared arrays overlap."""
 
     @cached_property
     def buffers(self) -> tuple[UOp, ...]:
@@ -360,8 +358,6 @@ class Renderer:
     vector_ops: ClassVar[bool] = True
     """True if the language computes with vectors. If it only loads and stores them, arithmetic is
     lowered to lanes."""
-    overlays_shared: ClassVar[bool] = False
-    """Without effect, and kept for plugins of API 2.0: no shared arrays overlap."""
     rules: ClassVar[Mapping[str, RuleSet]] = {}
     """Rules of the dialect that run before a pass of lowering, by the pass's name; those that put
     in instructions run before "tidy"."""

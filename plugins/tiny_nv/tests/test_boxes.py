@@ -29,10 +29,11 @@ from tinycore.dtype import dtypes
 from tinycore.engine.compile import Binary, info_of
 from tinycore.engine.program_cache import plain_info, restored
 from tinycore.errors import DeviceError, UnsupportedError, VerifyError
+from tinycore.lower.legality import problem_of
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import nest_of
-from tinycore.lower.tile import Bind, Plan, Stage, apply_checked
+from tinycore.lower.tile import Bind, Plan, Stage, apply_plan
 from tinycore.plugin import ProgramInfo, deferred
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
@@ -86,7 +87,7 @@ def plan(ast: UOp, depth: int = DEPTH, swizzle: int = 4, **sizes: int) -> Plan:
 
 def lowered(ast: UOp, limits: Limits = CARD, steps: Plan | None = None) -> LinearKernel:
     steps = plan(ast) if steps is None else steps
-    apply_checked(ast, steps, limits)
+    assert problem_of(apply_plan(ast, steps), limits) is None
     return lower(ast, Language(limits), "product", steps)
 
 

@@ -48,5 +48,5 @@ class Misbehaving(Trial):
 
 if __name__ == "__main__":
     search_worker.Trial = Misbehaving  # type: ignore[attr-defined]
-    trial.NEARLY = trial.HOPELESS = 10.0  # type: ignore[misc]  # what is wrong is looked at
+    trial.NEARLY = trial.HOPELESS = 1000.0  # type: ignore[misc]  # what is wrong is looked at
     search_worker.main()

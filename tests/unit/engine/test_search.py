@@ -37,10 +37,10 @@ from tinycore.engine.plan_cache import TunedPlan
 from tinycore.engine.search import Entrant, Report, Search, search, tune, tuned_plan
 from tinycore.engine.trial import Outcome, Scratch, Trial, agrees, integers_below, random_values
 from tinycore.lower.plan import plan_for
-from tinycore.lower.plan_neighbors import Candidate
-from tinycore.lower.tile import Bind, Plan, Split
+from tinycore.lower.plan_neighbors import Candidate, candidate_by
+from tinycore.lower.tile import Split
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import Op
 
 MISBEHAVING = Path(__file__).with_name("misbehaving_worker.py")
 
@@ -57,9 +57,18 @@ def product() -> UOp:
     return ast
 
 
+def tuned() -> TunedPlan:
+    """A plan as a search may have kept it."""
+    candidate = candidate_by(
+        product(), {"threads 0": 16}, Device["PYTHON"].toolchain.renderer.limits
+    )
+    assert candidate is not None
+    return TunedPlan(candidate, 1, 2.0, 1.0)
+
+
 # --- what it survives
 
-GOOD = 12
+GOOD = 2
 SIZES = (CRASHES_EARLY, CRASHES, HANGS, IS_WRONG, IS_HUNGRY, GOOD)
 
 
@@ -73,8 +82,9 @@ def survivor() -> Iterator[tuple[TunedPlan, Report]]:
         return workers[-1]
 
     device = Device["PYTHON"]
-    more: list[Plan] = [(Split((0,), size),) for size in SIZES]
-    more[-1] += tuple(Bind(axis, AxisKind.GRID) for axis in ((1,), (0, 0), (0, 1)))
+    # A group, with so many outputs of a thread.
+    one = {"threads 0": 768, "proposal 0": -1, "unrolled 0": 1}
+    more = [{**one, "of a thread 0": size} for size in SIZES]
     with pytest.MonkeyPatch.context() as patch, Context(PARALLEL=1):
         patch.setattr(candidate_runner, "RUN_SECONDS", 2.0)
         patch.setattr(candidate_runner, "RUNS", 1.0)
@@ -114,7 +124,7 @@ def test_broken_candidates_are_survived(survivor: tuple[TunedPlan, Report]) -> N
     assert report.verdicts["failed"] == 4, report.losses
     assert report.verdicts["wrong"] == 1
     assert report.verdicts["right"] == 1
-    assert found.plan not in [(Split((0,), size),) for size in SIZES[:-1]]
+    assert found.candidate.asked.get("of a thread 0") not in SIZES[:-1]
 
 
 def test_arena_in_this_process_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,11 +171,11 @@ def test_second_process_searches_nothing(tmp_path: Path) -> None:
 
 def test_a_cached_plan_is_used_only_if_asked() -> None:
     device, ast = Device["PYTHON"], product()
-    plan_cache.store_plan(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
+    plan_cache.store_plan(ast, device, device.toolchain, tuned())
 
     assert tuned_plan(ast, device, device.toolchain) is None
     with Context(TUNED=1):
-        assert tuned_plan(ast, device, device.toolchain) == (Split((0,), 12),)
+        assert tuned_plan(ast, device, device.toolchain) == tuned().candidate.plan
     with Context(TUNED=1, NOOPT=1):
         assert tuned_plan(ast, device, device.toolchain) is None
 
@@ -173,11 +183,11 @@ def test_a_cached_plan_is_used_only_if_asked() -> None:
 def test_wider_search_is_made_again() -> None:
     device, ast = Device["PYTHON"], product()
     toolchain = device.toolchain
-    narrow = TunedPlan((Split((0,), 12),), 1, 2.0, 1.0)
+    narrow = tuned()
     plan_cache.store_plan(ast, device, toolchain, narrow)
 
     with Context(BEAM=1):
-        assert tuned_plan(ast, device, toolchain) == narrow.plan
+        assert tuned_plan(ast, device, toolchain) == narrow.candidate.plan
     with Context(BEAM=2, BEAM_SECONDS=1):
         tuned_plan(ast, device, toolchain)
     again = plan_cache.load_plan(ast, device, toolchain)
@@ -191,10 +201,11 @@ def test_wider_search_is_made_again() -> None:
         b"",
         b"\xff\xfe",
         b"[]",
-        b'{"plan": "(Split((9,), 4),)", "width": 1, "before": 1, "seconds": 1}',
-        b'{"plan": "(Split((0,), 4", "width": 1, "before": 1, "seconds": 1}',
-        b'{"plan": "(Split(),)", "width": 1, "before": 1, "seconds": 1}',
-        b'{"plan": "()", "width": null, "before": 1, "seconds": 1}',
+        b'{"plan": "()", "width": 1, "before": 1, "seconds": 1}',
+        b'[{"threads 0": 8}, 1, 1, 1',
+        b'[{"threads 0": 8}, null, 1, 1]',
+        b'[{"threads 0": "many"}, 1, 1, 1]',
+        b'[["threads 0", 8], 1, 1, 1]',
     ],
 )
 def test_damaged_entry_is_as_if_not_there(content: bytes) -> None:
@@ -206,7 +217,7 @@ def test_damaged_entry_is_as_if_not_there(content: bytes) -> None:
 
 def test_programs_of_different_searches_are_kept_apart() -> None:
     device, ast = Device["PYTHON"], product()
-    plan_cache.store_plan(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
+    plan_cache.store_plan(ast, device, device.toolchain, tuned())
     plain = runner_for(ast, "PYTHON")
     with Context(TUNED=1):
         chosen = runner_for(ast, "PYTHON")
@@ -220,7 +231,7 @@ def test_a_program_is_compiled_by_its_cached_plan_if_asked(
 ) -> None:
     monkeypatch.setattr("tinycore.engine.compile.programs", Lru(8))
     device, ast = Device["PYTHON"], product()
-    plan_cache.store_plan(ast, device, device.toolchain, TunedPlan((Split((0,), 12),), 1, 2.0, 1.0))
+    plan_cache.store_plan(ast, device, device.toolchain, tuned())
 
     with Context(TUNED=1, TRACE="cache"):
         runner_for(ast, "PYTHON")
@@ -243,7 +254,7 @@ def test_heuristics_plan_stays_unless_it_is_beaten() -> None:
     found, _ = search(ast, device, device.toolchain, 1, seconds=0.001)
 
     assert found.seconds <= found.before
-    if found.plan == plan_for(ast, device.toolchain.renderer.limits):
+    if found.candidate.plan == plan_for(ast, device.toolchain.renderer.limits):
         assert found.speedup == 1.0
 
 

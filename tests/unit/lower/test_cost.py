@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy
 import pytest
 
+from tests.unit.lower.legal import applied
 from tests.unit.lower.test_stage import AVX2, product
 from tests.unit.lower.test_tile import run
 from tinycore import Context, Tensor
@@ -14,7 +15,6 @@ from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.lower.cost import cycles_of_shared_tile, cycles_of_step, cycles_of_thread
 from tinycore.lower.pipeline import KERNEL_PIPELINE, lower
 from tinycore.lower.plan import drafted, plan_for
-from tinycore.lower.tile import apply_checked
 from tinycore.uop.node import UOp
 
 CASES: dict[str, Callable[[], Tensor]] = {
@@ -41,7 +41,7 @@ def test_dearer_proposals_are_legal_and_compute_the_same(case: str, rank: int) -
     ast = kernel_of(case)
     plan = tuple(drafted(ast, AVX2, {"proposal 0": rank}).steps)
 
-    apply_checked(ast, plan, AVX2)
+    applied(ast, plan, AVX2)
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
 
 

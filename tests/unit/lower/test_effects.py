@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import numpy
 import pytest
 from interpreted import computed
 
+from tests.unit.lower.legal import applied
 from tinycore import Tensor
 from tinycore.dtype import dtypes
 from tinycore.engine.compile import info_of
@@ -18,7 +19,7 @@ from tinycore.errors import DeviceError, UnsupportedError, VerifyError
 from tinycore.lower.linearize import linearize
 from tinycore.lower.pipeline import lower
 from tinycore.lower.steps.stage import nest_of
-from tinycore.lower.tile import Bind, Plan, Split, Stage, apply_checked
+from tinycore.lower.tile import Bind, Plan, Split, Stage
 from tinycore.plugin import Toolchain, deferred
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
@@ -58,19 +59,19 @@ class Fetch(Effect):
         return None if len(node.src) == 3 else f"Fetch has 3 sources, not {len(node.src)}"
 
     def step(
-        self, node: UOp, access: Callable[..., Any], slots: Mapping[UOp, int]
+        self, node: UOp, access: Callable[..., Any], program: Sequence[UOp]
     ) -> Callable[[Any], None]:
         """Copy at once."""
         to, buffer, place = node.src
         target = access(to, self.rows * self.columns, "writes")
 
         def fetch(frame: Any) -> None:
-            memory, source = frame.values[slots[pointer_of(to)]], frame.values[slots[buffer]]
+            memory, source = frame.values[pointer_of(to)], frame.values[buffer]
             gate = target.wanted(frame)
             where = target.places(frame, memory, gate)
             memory.accesses.write(frame, where, gate)
             row, column = numpy.divmod(numpy.arange(self.rows * self.columns), self.columns)
-            data = source.array.take(frame.values[slots[place]] + row * self.pitch + column)
+            data = source.array.take(frame.values[place] + row * self.pitch + column)
             active = frame.active(gate)
             where, data, active = numpy.broadcast_arrays(where, data, active)
             memory.array[where[active]] = data[active]
@@ -167,7 +168,7 @@ class Language(CStyle):
 def lowered(limits: Limits = CARD) -> LinearKernel:
     """The product with its fills done by the engine."""
     ast = product()
-    apply_checked(ast, plan(ast), limits)
+    applied(ast, plan(ast), limits)
     return lower(ast, Language(limits), "product", plan(ast))
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 from interpreted import Program, checked_product, computed
 
+from tests.unit.lower.legal import applied
 from tests.unit.lower.matrices import COPIES, MMA, MMA_BFLOAT, MMA_INT8
 from tests.unit.lower.test_tensorize import CARD, INNER, ROWS, SIZES, product_for
 from tinycore import Tensor
@@ -22,9 +23,6 @@ from tinycore.lower.tile import (
     Split,
     Stage,
     Tail,
-    apply_checked,
-    plan_from_text,
-    plan_to_text,
 )
 from tinycore.render.base import LATE, Limits, LinearKernel, pointer_of
 from tinycore.uop.matrix import MatrixUnit
@@ -93,7 +91,7 @@ def test_a_large_product_is_planned_with_copies_where_the_device_has_them() -> N
     copies = [{s.copies for s in plan if isinstance(s, Stage)} for plan in plans]
 
     assert copies == [{1}, {3}]
-    apply_checked(ast, plans[1], ASYNC)
+    applied(ast, plans[1], ASYNC)
 
 
 def test_copies_fit_beside_those_of_another_group() -> None:
@@ -179,28 +177,12 @@ def test_a_store_before_the_barrier_is_found() -> None:
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("step", "limits", "problem"),
-    [
-        (Stage((*INNER, 0), ((((*INNER, 1), 1),),), copies=9), ASYNC, "1 to 8 in turn, not 9"),
-        (Stage((*INNER, 0), ((((*INNER, 1), 1),),), copies=0), ASYNC, "1 to 8 in turn, not 0"),
-        (Stage(ROWS, (((INNER, 1),),), copies=2), ASYNC, "the steps of a sum"),
-        (Stage(None, (((INNER, 1),),), copies=2), ASYNC, "the steps of a sum"),
-        (Stage((*INNER, 0), ((((*INNER, 1), 1),),), copies=2), Limits(), "the device has none"),
-    ],
-)
-def test_turns_that_cannot_be_taken_are_refused(step: Stage, limits: Limits, problem: str) -> None:
-    with pytest.raises(ArgumentError, match=problem):
-        apply_checked(product_for(MMA, LONG), (Split(INNER, 16), step), limits)
-
-
 def test_copies_count_as_shared_memory() -> None:
     ast = product_for(MMA, LONG)
-    with pytest.raises(ArgumentError, match="bytes of scratch are too many"):
-        apply_checked(ast, with_copies(ast, 8), replace(ASYNC, shared_bytes=48 << 10))
+    with pytest.raises(ArgumentError, match="bytes of scratch memory are too many"):
+        applied(ast, with_copies(ast, 8), replace(ASYNC, shared_bytes=48 << 10))
 
 
-def test_a_plan_is_the_same_after_text() -> None:
+def test_the_text_of_a_plan_tells_the_layout() -> None:
     plan = with_copies(product_for(MMA, LONG), 3)
-    assert plan_from_text(plan_to_text(plan)) == plan
     assert "4 x 16 bytes of a row swizzled, 3 in turn" in " ".join(map(str, plan))

@@ -17,7 +17,7 @@ from tiny_testing.kernels import element, load, store
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import UnsupportedError, VerifyError
 from tinycore.lower.dims import cut_to_fit, folded_axes, launches, loops_to_launch
-from tinycore.lower.legality import Loops
+from tinycore.lower.legality import problem_of
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_plan
@@ -214,8 +214,8 @@ def test_a_store_outside_of_a_loop_keeps_the_loop() -> None:
     kernel = UOp.sink(UOp(Op.END, dtypes.void, (second, j)))
     linear = assert_same(kernel, GROUPS)
     assert not any(u.op is Op.SPECIAL for u in linear.uops)
-    problem = Bind(j.arg.number, AxisKind.GRID).objection(Loops(kernel), GROUPS)
-    assert problem == "something is stored outside of it, which every thread would store"
+    problem = problem_of(Bind(j.arg.number, AxisKind.GRID).apply(kernel), GROUPS)
+    assert problem == "something is stored outside of loop (1,), as each of its steps would"
 
 
 def test_steps_in_order_stay_a_loop() -> None:

@@ -10,11 +10,9 @@ from tinycore.errors import UnsupportedError
 from tinycore.lower.dtypes import lower_dtypes
 from tinycore.lower.image_access import PIXEL, lower_images
 from tinycore.lower.lanes import vector_of
-from tinycore.lower.legality import Loops
-from tinycore.lower.tile import Bind
 from tinycore.render.base import Limits, Renderer
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import Op
 from tinycore.uop.rewrite import rewrite
 
 RENDERER = Renderer(Limits(image=(100, 100)))
@@ -123,13 +121,3 @@ def test_what_is_stored_in_halves_was_rounded_to_one() -> None:
     assert found.src[1].dtype is PIXEL
     assert any(n.dtype.scalar() is dtypes.uint16 for n in found.src[1].toposort())
     assert not any(n.dtype.scalar() is dtypes.float16 for n in found.src[1].toposort())
-
-
-def test_a_kernel_of_pixels_is_not_vectorized_again() -> None:
-    counter = UOp.range(4, 0)
-    body = store(counter * 4, 4)
-    moving = UOp(Op.VECTORIZE, PIXEL, tuple([load(counter * 4 + n) for n in range(4)]))
-    kernel = UOp.sink(UOp(Op.END, dtypes.void, (body.with_src((body.src[0], moving)), counter)))
-    step = Bind((0,), AxisKind.VECTOR)
-
-    assert "vectors already" in str(step.objection(Loops(kernel), Limits(vector_bytes=16)))

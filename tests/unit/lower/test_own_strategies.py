@@ -18,10 +18,10 @@ from tiny_testing.accelerator.device import LIMITS
 from tinycore import Device, Tensor
 from tinycore._stamp import content_of, stamp_of_modules
 from tinycore.builtin.interpreter import PythonRenderer
+from tinycore.config import Context
 from tinycore.dtype import dtypes
 from tinycore.engine.program_cache import program_key
-from tinycore.errors import PluginError
-from tinycore.lower.cost import apply_cheapest
+from tinycore.errors import PluginError, VerifyError
 from tinycore.lower.plan import drafted, plan_for
 from tinycore.plugin import Toolchain, deferred
 from tinycore.render.base import Limits
@@ -63,6 +63,13 @@ def propose_in_vain(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
         yield Proposal("in vain", None, Cost(0.0), lambda _draft: False)
 
 
+def propose_too_many(facts: KernelFacts, limits: Limits) -> Iterator[Proposal]:
+    """A plan with more threads than a group has."""
+    assert limits.strategies
+    steps = [Bind(r.arg.number, AxisKind.BLOCK) for r in facts.outputs]
+    yield Proposal("too many", None, Cost(0.0), lambda draft: draft.do(*steps))
+
+
 def copy_first(
     operands: list[Operand], loops: ProductLoops, work: int, limits: Limits
 ) -> Mapping[UOp, UOp]:
@@ -74,6 +81,7 @@ def copy_first(
 
 OWN = deferred(f"{__name__}:propose")
 IN_VAIN = deferred(f"{__name__}:propose_in_vain")
+TOO_MANY = deferred(f"{__name__}:propose_too_many")
 LAYOUT = deferred(f"{__name__}:copy_first")
 
 
@@ -95,25 +103,18 @@ def test_the_cores_are_tried_where_none_of_a_plugin_is_possible(limits: Limits) 
     assert plan_for(kernel, replace(limits, strategies=(IN_VAIN,))) == plan_for(kernel, limits)
 
 
+def test_a_plan_that_no_device_can_launch_is_told_of() -> None:
+    limits = replace(LIMITS, strategies=(TOO_MANY,), block_threads=32)
+
+    with Context(VERIFY=1), pytest.raises(VerifyError, match=r"64 threads .* too many for a group"):
+        plan_for(product(8, 8, 8), limits)
+
+
 def test_a_search_tries_them_too() -> None:
     kernel = product(8, 8, 8)
     limits = replace(LIMITS, strategies=(OWN,))
 
     assert drafted(kernel, limits, {"proposal 0": 1}).steps == drafted(kernel, LIMITS).steps
-
-
-def test_a_draft_may_state_the_rank_of_its_proposal() -> None:
-    kernel, taken = product(8, 8, 8), list[str]()
-
-    def proposal(name: str) -> Proposal:
-        return Proposal(name, None, Cost(0.0), lambda _: taken.append(name))
-
-    found = [proposal("a"), proposal("b")]
-
-    apply_cheapest(Draft(kernel, LIMITS, rank=1), found)
-    apply_cheapest(Draft(kernel, LIMITS), found)
-
-    assert taken == ["b", "a"]
 
 
 def test_a_layout_is_the_plugins() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
+from tests.unit.lower.legal import applied
 from tests.unit.lower.test_grid import GROUPS, assert_same, lowered
 from tests.unit.schedule.graphs import buffer, kernels, matmul, permute
 from tiny_testing.kernels import Array
@@ -21,7 +22,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.plan_neighbors import default, starts
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.strategies.levels import block_of, loop_tile
-from tinycore.lower.tile import Bind, Plan, Split, Tail, apply_checked
+from tinycore.lower.tile import Bind, Plan, Split, Tail
 from tinycore.render.base import Limits, LinearKernel, pointer_of
 from tinycore.tensor.methods.placeholder import Placeholder
 from tinycore.uop.node import UOp
@@ -268,7 +269,7 @@ def test_a_search_begins_with_both_plans() -> None:
         plans = [candidate.plan for candidate in found if candidate is not None]
         assert len(plans) == len(found)
         assert {stages_of(plan) > 0 for plan in plans} == {True, False}
-        assert all(apply_checked(ast, plan, limits).op is Op.SINK for plan in plans)
+        assert all(applied(ast, plan, limits).op is Op.SINK for plan in plans)
 
 
 def test_the_plan_says_what_is_shared() -> None:
@@ -341,11 +342,10 @@ def test_threads_that_share_a_sum_share_operands(inner: int) -> None:
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (Bind((1, 0), BLOCK), "filled anew in each of its steps"),
-        (Bind((3, 0), AxisKind.UNROLL), "which copies would share"),
-        (Split((3, 0), 2), "which the rest would share"),
-        (Bind((0, 0), FILL), "it fills no memory"),
-        (Stage((3, 0), ((((3, 1), 1),), LEFT)), "bytes of scratch are too many"),
+        (Bind((1, 0), BLOCK), "filled in each of several threads"),
+        (Bind((3, 0), AxisKind.UNROLL), "filled in each of several threads or copies"),
+        (Split((3, 0), 2), "has no rest: scratch is filled in it"),
+        (Stage((3, 0), ((((3, 1), 1),), LEFT)), "bytes of scratch memory are too many"),
     ],
 )
 def test_illegal_step_is_told_why(step: Bind | Split | Stage, why: str) -> None:
@@ -354,7 +354,7 @@ def test_illegal_step_is_told_why(step: Bind | Split | Stage, why: str) -> None:
     limits = replace(SMALL, shared_bytes=300)
 
     with pytest.raises(ArgumentError, match=why):
-        apply_checked(product(10, 24, 20), (*tile, Split(INNER, 8), stage, step), limits)
+        applied(product(10, 24, 20), (*tile, Split(INNER, 8), stage, step), limits)
 
 
 # Shared memory of custom kernels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
+from tests.unit.lower.legal import applied
 from tests.unit.lower.test_tile import run
 from tests.unit.schedule.graphs import buffer, kernels
 from tiny_testing.kernels import Array
@@ -12,7 +13,7 @@ from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import VerifyError
 from tinycore.lower.plan import plan_for
-from tinycore.lower.tile import Bind, Split, apply_checked
+from tinycore.lower.tile import Bind, Split
 from tinycore.render.base import Limits
 from tinycore.tensor import graph
 from tinycore.uop.node import UOp
@@ -97,15 +98,8 @@ def test_pieces_side_by_side_have_counts_of_their_own(by: int) -> None:
     ast = merge_kernel(112, Merge(32, 64, 8), dtypes.float32)
     plan = (Split((1,), by), Bind((1, 1), AxisKind.UNROLL))
 
-    apply_checked(ast, plan, AVX2)
+    applied(ast, plan, AVX2)
     numpy.testing.assert_array_equal(run(ast, plan), run(ast, ()))
-
-
-def test_lanes_would_go_apart() -> None:
-    plan = (Split((1,), 4), Bind((1, 1), AxisKind.VECTOR))
-
-    with pytest.raises(ValueError, match="lanes would go apart"):
-        apply_checked(merge_kernel(128, Merge(32, 64, 8)), plan, AVX2)
 
 
 def test_keys_and_what_goes_along_are_merged_in_one_kernel() -> None:

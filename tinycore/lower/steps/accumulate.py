@@ -11,9 +11,7 @@ import math
 from dataclasses import dataclass
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, arrays_of, numbered, text_of
-from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
 
@@ -37,9 +35,6 @@ class Accumulate:
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done. Raises ArgumentError if no sum is over these loops."""
         return accumulate(kernel, self)
-
-    def objection(self, loops: Loops, limits: Limits) -> None:
-        """None: an illegal step is refused when it is applied."""
 
 
 def accumulate(kernel: UOp, step: Accumulate) -> UOp:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, closer_of, counter_of, numbered, text_of
 from tinycore.lower.steps.split import INNER, OUTER, Split, Tail
 from tinycore.lower.steps.tensorize import (
@@ -26,9 +25,7 @@ from tinycore.lower.steps.tensorize import (
     STEPS,
     factors_of,
     outputs_by_lane,
-    too_many,
 )
-from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
@@ -94,28 +91,6 @@ class Chain:
         products = (n for n in kernel.every(Op.MATRIX) if is_rounded)
         made = [n.src[0] for n in products if n.src[7] in n.src[0].ranges]
         return approximate_powers(kernel, made) if made else kernel
-
-    def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step is illegal; None if it is legal."""
-        unit = self.unit
-        given = unit.turned if unit.is_turned else unit
-        if given not in limits.matrix or not unit.is_of(limits.subgroup):
-            return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
-        if unit.sums_as_operand is None:
-            return f"lanes of {unit.name} hold sums otherwise than its operand"
-        for axis, size in self.cuts[: 3 + len(self.k)]:
-            if problem := loops.undecided(axis):
-                return problem
-            if axis in (self.m, self.between) and loops.by_number[axis].extent % size:
-                return f"steps of {size} do not divide loop {axis}"
-        for axis in (self.m, self.n):
-            if axis not in loops.around_stores:
-                return "something is stored outside of it, which every lane would store"
-        if any(r.arg.kind is AxisKind.LANE for r in loops.by_number.values()):
-            return "the kernel has a matrix unit already"
-        if loops.fills:
-            return "scratch memory is filled already, which lanes would not share"
-        return too_many(loops, unit, limits)
 
 
 class Tiles:

@@ -6,16 +6,13 @@ what is between them: then every element is a whole number of steps from the fir
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, closer_of, closing, counter_of, substitute_once, text_of
 from tinycore.lower.predicate import gate_stores
-from tinycore.lower.steps.bind import COPYING
 from tinycore.lower.steps.split import MASKED
-from tinycore.render.base import Limits, pointer_of
+from tinycore.render.base import pointer_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.rewrite import rewrite
@@ -59,24 +56,6 @@ class Fuse:
         kernel = substitute_once(kernel, swapped)
         kernel = kernel.substitute(places)
         return rewrite(kernel, simplify, name="simplify fused loops")
-
-    def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step is illegal; None if it is legal."""
-        if problem := loops.undecided(self.outer) or loops.undecided(self.inner):
-            return problem
-        a, b = loops.by_number[self.outer], loops.by_number[self.inner]
-        if self.pitch and not (
-            b.extent <= self.pitch and self.steps >= ((a.extent - 1) * self.pitch + b.extent)
-        ):
-            return f"{self.steps} steps by {self.pitch} leave out some of the loops"
-        closers = loops.closers(a)
-        if a.kind is not b.kind or closers != loops.closers(b):
-            return "the loops are not closed together"
-        for closer in closers:  # loops of copies and lanes have no place in the order
-            order = [r for r in closer.src[1:] if r.kind not in COPYING]
-            if (a, b) not in itertools.pairwise(order):
-                return "the loops are not neighbors"
-        return None
 
 
 def with_rows(kernel: UOp, outer: UOp, inner: UOp, fused: UOp, pitch: int) -> UOp:

@@ -12,10 +12,8 @@ from typing import Final
 
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, closer_of, counter_of, text_of
 from tinycore.lower.steps.split import INNER, Split
-from tinycore.render.base import Limits
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -40,9 +38,6 @@ class Pair:
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done. Raises ArgumentError where no such sum is folded."""
         return pair(Split(self.axis, 2).apply(kernel), (*self.axis, INNER))
-
-    def objection(self, loops: Loops, limits: Limits) -> None:
-        """None: an illegal step is refused when it is applied."""
 
 
 def pair(kernel: UOp, number: Number) -> UOp:

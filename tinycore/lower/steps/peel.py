@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-from tinycore.lower.legality import Loops
 from tinycore.lower.loops import Number, closer_of, counter_of, loops_within, numbered, text_of
-from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -36,23 +34,6 @@ class Peel:
         counter = counter_of(kernel, self.axis)
         edges = (0, *self.at, counter.extent)
         return kernel.substitute({c: peeled(c, counter, edges) for c in closer_of(kernel, counter)})
-
-    def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step is illegal; None if it is legal."""
-        axis, at = self.axis, self.at
-        if problem := loops.undecided(axis):
-            return problem
-        counter = loops.by_number[axis]
-        edges = (0, *at, counter.extent)
-        ascending = all(a < b for a, b in itertools.pairwise(edges))
-        if not ascending or not 1 < len(at) + 1 <= MOST_PEELED:
-            return f"{at} are no steps between 0 and {counter.extent}, in order"
-        if loops.is_filled_inside(counter):
-            return "scratch memory is filled inside of it, which its parts would share"
-        closers = loops.closers(counter)
-        if len(closers) > 1 and any(c.op is Op.END for c in closers):
-            return "several results are written in it"
-        return None
 
 
 def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:

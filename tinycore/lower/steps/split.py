@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tinycore.dtype import dtypes
-from tinycore.lower.legality import Loops
+from tinycore.errors import ArgumentError
 from tinycore.lower.loops import (
     Number,
     closer_of,
     closing,
     counter_of,
+    fills_of,
     loops_within,
     numbered,
     overwrites_what_it_reads,
@@ -23,7 +24,6 @@ from tinycore.lower.loops import (
     text_of,
 )
 from tinycore.lower.predicate import gate_loads, gate_stores, gate_sums
-from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import DIVISIONS, AxisKind, Op, Part
 
@@ -48,7 +48,8 @@ class Tail(enum.Enum):
     SHIFT = "shifted"
     """The last step starts early. An output is computed twice there; in a reduction the tail has a
     loop of its own, (axis, 2), of full length, whose steps that were folded before are masked. A
-    loop of symbolic length may be shorter than one step, which is guarded then."""
+    loop of symbolic length may be shorter than one step, which is guarded then. An output that is
+    overwritten after it was read has a remainder instead."""
     GUARD = "guarded"
     """Steps beyond the end read what the last step in range reads, and store or add nothing. All
     steps have the same code, as threads of a grid need it, and none is computed twice."""
@@ -70,13 +71,16 @@ class Split:
         return f"split({text_of(self.axis)} by {self.by}{tail})"
 
     def apply(self, kernel: UOp) -> UOp:
-        """The kernel with this step done."""
+        """The kernel with this step done. Raises ArgumentError for steps longer than the loop."""
         counter, by = counter_of(kernel, self.axis), self.by
+        passes_end = self.tail in (Tail.GUARD, Tail.GATE)
+        if by > counter.extent and not passes_end:
+            raise ArgumentError(f"{self}: steps of {by} do not cut a loop of {counter.extent}")
         if not counter.is_fixed and not self.is_guarded(counter):
             return with_remainder(kernel, counter, by)
         if counter.is_fixed and counter.extent % by == 0:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
-        if self.tail in (Tail.GUARD, Tail.GATE):
+        if passes_end:
             return guarded(kernel, counter, by, self.tail is Tail.GATE)
         if counter.kind is AxisKind.REDUCE:
             kernel = with_remainder(kernel, counter, by)
@@ -84,8 +88,7 @@ class Split:
         (end,) = closer_of(kernel, counter)
         # The last tile begins earlier and computes some elements again, to the same values: not if
         # it reads what it overwrites.
-        repeats = self.tail is Tail.AUTO and not overwrites_what_it_reads(end)
-        is_shifted = self.tail is Tail.SHIFT or repeats
+        is_shifted = self.tail in (Tail.AUTO, Tail.SHIFT) and not overwrites_what_it_reads(end)
         if not counter.is_fixed:
             return guarded(kernel, counter, by, is_shifted=is_shifted)
         if is_shifted:
@@ -94,40 +97,11 @@ class Split:
             return replace_counter(kernel, counter, outer, inner, start + inner)
         return with_remainder(kernel, counter, by)
 
-    def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step is illegal; None if it is legal."""
-        axis, by, tail = self.axis, self.by, self.tail
-        if cuts_groups(loops.by_number.get(axis), by):
-            return None
-        if problem := loops.undecided(axis, limits.loops_vary):
-            return problem
-        counter = loops.by_number[axis]
-        if tail in (Tail.GUARD, Tail.GATE):
-            if limits.grid is None and not limits.matrix and counter.is_fixed:
-                return "a device that runs loops has no use for steps past the end"
-            return None if by > 1 or may_be_empty(counter) else f"steps of {by} cut nothing"
-        if not 1 < by <= counter.extent:
-            return f"steps of {by} do not cut a loop of {counter.extent}"
-        has_rest = counter.extent % by if counter.is_fixed else not self.is_guarded(counter)
-        if has_rest and loops.is_filled_inside(counter):
-            return "scratch memory is filled inside of it, which the rest would share"
-        outputs = [n for n in loops.closers(counter) if n.op is not Op.REDUCE]
-        if tail is Tail.SHIFT and any(map(overwrites_what_it_reads, outputs)):
-            return f"steps of loop {axis} overwrite what they read, and would be done twice"
-        return None
-
     def is_guarded(self, counter: UOp) -> bool:
         """True if the last step of a loop of symbolic length may pass its end."""
         if counter.kind is AxisKind.REDUCE:
             return self.tail is Tail.GUARD
         return self.tail is not Tail.REMAINDER
-
-
-def cuts_groups(counter: UOp | None, by: int) -> bool:
-    """True if groups that were bound to the grid are only counted in two loops, none beyond."""
-    if counter is None or counter.kind is not AxisKind.GRID or not counter.is_fixed:
-        return False
-    return 1 < by < counter.extent and counter.extent % by == 0
 
 
 def parts(counter: UOp, steps: int | UOp, by: int) -> tuple[UOp, UOp, UOp]:
@@ -213,7 +187,12 @@ def masked_tail(kernel: UOp, axis: Number, by: int) -> UOp:
 
 
 def with_remainder(kernel: UOp, counter: UOp, by: int) -> UOp:
-    """A split whose remainder is a second, shorter loop over a copy of the body."""
+    """A split whose remainder is a second, shorter loop over a copy of the body.
+
+    Raises ArgumentError where both would fill the same scratch memory.
+    """
+    if any(counter in fill.ranges for fill in fills_of(kernel)):
+        raise ArgumentError(f"loop {text_of(counter.number)} has no rest: scratch is filled in it")
     replacements = {c: remainder_of(c, counter, by) for c in closer_of(kernel, counter)}
     return kernel.substitute(replacements)
 

@@ -15,9 +15,7 @@ from typing import Final
 
 from tinycore.dtype import DType, PointerDType, dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.legality import Loops
 from tinycore.lower.loops import THREADS, Number, arrays_of, loops_of, text_of
-from tinycore.render.base import Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
 from tinycore.uop.symbolic import simplified
@@ -39,9 +37,6 @@ BANKS_BYTES: Final = 128
 """Bytes of shared memory that contain one word of each bank."""
 LEAST_PIECE_BYTES: Final = 16
 """Least bytes that a swizzle keeps contiguous: the widest access of a thread."""
-PIECE_SIZES: Final = (LEAST_PIECE_BYTES, 32, 64)
-MOST_IN_TURN: Final = 8
-"""Multi-buffering limit: arrays that steps use in turn; fills begin up to one less steps ahead."""
 
 Dimension = tuple[tuple[Number, int], ...]
 """One dimension of a stage: a position is the sum of these loops times these factors."""
@@ -101,38 +96,6 @@ class Stage:
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done. Raises ArgumentError where no value fits."""
         return stage(simplified(kernel, "before a stage"), self)
-
-    def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step is illegal; a step that fits no value is refused when it is applied."""
-        if self.padding < 0:
-            return f"rows cannot be padded by {self.padding}"
-        if self.swizzle and (problem := self.problem_of_swizzle()):
-            return problem
-        if self.panel and len(self.dimensions) == 1:
-            return "rows are cut into panels where there are several"
-        if self.interleaved > 1 and (self.padding or self.swizzle or len(self.dimensions) == 1):
-            return "rows are interleaved where there are several, neither padded nor swizzled"
-        if self.copies == 1:
-            return None
-        if not 1 < self.copies <= MOST_IN_TURN:
-            return f"arrays are 1 to {MOST_IN_TURN} in turn, not {self.copies}"
-        if limits.grid is None or not limits.shared_bytes:
-            return "arrays are filled in turn by groups that share memory, the device has none"
-        counter = loops.by_number.get(self.at or ())
-        if counter is None or counter.kind is not AxisKind.REDUCE:
-            return "arrays are used in turn by the steps of a sum"
-        return None
-
-    def problem_of_swizzle(self) -> str | None:
-        """The error in a swizzle, as text; None if it is valid."""
-        pieces, size = self.swizzle, self.piece_bytes
-        if size not in PIECE_SIZES:
-            return f"pieces of rows have {' or '.join(map(str, PIECE_SIZES))} bytes, not {size}"
-        if pieces < 2 or (BANKS_BYTES // size) % pieces:
-            return f"rows exchange 2, 4 or 8 pieces, {BANKS_BYTES} bytes at most, not {pieces}"
-        if self.padding or len(self.dimensions) == 1:
-            return "rows are swizzled where there are several, and instead of being padded"
-        return None
 
     @property
     def axes(self) -> frozenset[Number]:

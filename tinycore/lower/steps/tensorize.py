@@ -9,16 +9,13 @@ loops.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.legality import Loops
-from tinycore.lower.loops import THREADS, Number, closer_of, counter_of, text_of
+from tinycore.lower.loops import Number, closer_of, counter_of, text_of
 from tinycore.lower.steps.split import INNER, Split
-from tinycore.render.base import Limits
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind, Op, Part
@@ -66,35 +63,6 @@ class Tensorize:
         for axis, size in self.cuts:
             kernel = Split(axis, size).apply(kernel)
         return tensorize(kernel, self)
-
-    def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step is illegal; None if it is legal."""
-        unit = self.unit
-        if unit not in limits.matrix or not unit.runs_on(limits.subgroup):
-            return f"the device has no {unit.name}, or no subgroups of {unit.threads} threads"
-        for axis, size in self.cuts:
-            if problem := loops.undecided(axis):
-                return problem
-            counter = loops.by_number[axis]
-            if counter.extent < size:
-                return f"loop {axis} has {counter.extent} of {size} steps"
-            is_alone = unit.threads == 1  # as in one of several nests
-            if axis != self.k and not is_alone and axis not in loops.around_stores:
-                return "something is stored outside of it, which every lane would store"
-            if loops.is_filled_inside(counter):
-                return "scratch memory is filled inside of it, which lanes would not share"
-        lanes = (r for r in loops.by_number.values() if r.arg.kind is AxisKind.LANE)
-        if any(max(r.extent, unit.threads) > 1 for r in lanes):
-            return "the kernel has a matrix unit already"
-        return too_many(loops, unit, limits)
-
-
-def too_many(loops: Loops, unit: MatrixUnit, limits: Limits) -> str | None:
-    """Why a group cannot have as many subgroups as there are threads; None if it can."""
-    subgroups = math.prod(r.extent for r in loops.by_number.values() if r.arg.kind in THREADS)
-    if subgroups * unit.threads <= limits.block_threads:
-        return None
-    return f"{subgroups} subgroups are too many for a group"
 
 
 def tensorize(kernel: UOp, step: Tensorize) -> UOp:

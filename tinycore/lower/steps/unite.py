@@ -6,13 +6,10 @@ them, so elements that it loaded for one need not be loaded again for the next.
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
-from tinycore.lower.legality import Loops
+from tinycore.errors import ArgumentError
 from tinycore.lower.loops import Number, counter_of, text_of
-from tinycore.lower.steps.bind import Bind
-from tinycore.render.base import Limits
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind
 
@@ -28,20 +25,9 @@ class Unite:
         return f"unite({', '.join(map(text_of, self.axes))})"
 
     def apply(self, kernel: UOp) -> UOp:
-        """The kernel with this step done."""
-        first = counter_of(kernel, self.axes[0])
-        thread = first.replace(arg=Axis(self.axes[0], AxisKind.GROUP))
-        return kernel.substitute({counter_of(kernel, axis): thread for axis in self.axes})
-
-    def objection(self, loops: Loops, limits: Limits) -> str | None:
-        """Why the step must not be done; None when it may."""
-        for axis in self.axes:
-            if problem := Bind(axis, AxisKind.GROUP).objection(loops, limits):
-                return problem
-        counters = [loops.by_number[axis] for axis in self.axes]
-        if len({c.extent for c in counters}) != 1 or len(set(counters)) < len(counters):
-            return "they are not several loops that are as long"
-        for one, other in itertools.permutations(counters, 2):
-            if any(other in {*n.src[0].ranges, *n.src[1:]} for n in loops.closers(one)):
-                return f"loop {text_of(one.number)} runs inside of another of them"
-        return None
+        """The kernel with this step done. Raises ArgumentError for loops of different lengths."""
+        loops = [counter_of(kernel, axis) for axis in self.axes]
+        if len({loop.src for loop in loops}) > 1:
+            raise ArgumentError(f"{self}: the loops are not as long as each other")
+        thread = loops[0].replace(arg=Axis(self.axes[0], AxisKind.GROUP))
+        return kernel.substitute(dict.fromkeys(loops, thread))

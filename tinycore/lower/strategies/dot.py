@@ -14,8 +14,7 @@ from typing import Final
 from tinycore.lower.cost import NEAR_CACHE_BYTES, WAKE_OPERATIONS, cycles_of_step, width_of
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
-from tinycore.lower.legality import PLAIN_KINDS
-from tinycore.lower.loops import Number
+from tinycore.lower.loops import PLAIN_KINDS, Number
 from tinycore.lower.packing import LEAST_CHUNKS
 from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.steps.split import REST

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Final
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.dims import launches
 from tinycore.lower.draft import Draft
+from tinycore.lower.legality import lack_of_room
 from tinycore.lower.loops import Number, arrays_of, counter_of, fills_of, stores_of, threads_of
 from tinycore.lower.packing import fill_of, loads_of, loads_of_elements
 from tinycore.lower.predicate import copied_from
@@ -26,7 +26,6 @@ from tinycore.lower.steps.stage import (
     WORD_BYTES,
     Dimension,
     Stage,
-    scratch_bytes,
     staged_values,
 )
 from tinycore.lower.steps.tensorize import ROWS
@@ -46,13 +45,8 @@ GROUPS_BESIDE: Final = 2
 
 
 def fits_group(draft: Draft) -> bool:
-    """True if the workgroup fits: its shared memory, and the axes of its threads."""
-    size = scratch_bytes(draft.kernel)
-    if draft.facts.loops_of_kind(AxisKind.GROUP):  # each thread leaves its part, some another
-        parts = sum(2 * max(n.dtype.itemsize, 4) for n in draft.facts.reductions)
-        size += parts * threads_of_group(draft)
-    axes = [r.extent for r in threads_of(draft.kernel)]
-    return launches(axes, "block", draft.limits.block) and size <= draft.limits.shared_bytes
+    """True if the workgroup fits: its threads, the axes of these, and its shared memory."""
+    return lack_of_room(draft.kernel, draft.limits) is None
 
 
 def fills_ahead(limits: Limits) -> bool:

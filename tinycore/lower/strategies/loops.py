@@ -131,7 +131,7 @@ def take_cheapest(draft: Draft, parts: list[Number]) -> None:
     best = min(found, key=lambda proposal: proposal.cost, default=None)
     axis = None if best is None or own else best.axis
     is_whole = axis is None or axis.number not in parts
-    if is_whole or draft.copy().size(PROPOSAL, draft.rank, least=-1):
+    if is_whole or draft.copy().size(PROPOSAL, 0, least=-1):
         apply_cheapest(draft, own, found)
         return
     for axis in [r for r in draft.facts.loops if r.number in parts and r in lanes]:

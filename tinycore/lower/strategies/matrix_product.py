@@ -15,8 +15,7 @@ from tinycore.lower.cost import MOST_ROWS, NEAR_CACHE_BYTES, WAKE_OPERATIONS, cy
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
-from tinycore.lower.legality import PLAIN_KINDS
-from tinycore.lower.loops import Number, counter_of
+from tinycore.lower.loops import PLAIN_KINDS, Number, counter_of
 from tinycore.lower.packing import LEAST_CHUNKS, pack_panel, pack_rows
 from tinycore.lower.steps.pair import Pair, is_paired
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension
