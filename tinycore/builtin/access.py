@@ -6,7 +6,7 @@ memory: its ends say whether all of it lies inside, and no positions are compute
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 import numpy
@@ -36,21 +36,20 @@ class Access:
         self,
         index: UOp,
         lanes: int,
-        slots: Mapping[UOp, int],
         axis_of: Callable[[UOp], int | None],
         verb: str,
     ) -> None:
         """`verb` describes the access in errors: a kernel reads, or writes."""
         self.lanes = lanes
         self.verb = verb
-        self.position = slots[index.src[1]]
-        self.gate = slots[index.src[2]] if len(index.src) > 2 else None
-        self.terms: list[tuple[int, int | None, int]] | None = None
-        """(slot of an index, its axis, factor) of each term, where it is a window."""
+        self.position = index.src[1]
+        self.gate = index.src[2] if len(index.src) > 2 else None
+        self.terms: list[tuple[UOp, int | None, int]] | None = None
+        """(index, its axis, factor) of each term, where it is a window."""
         self.constant = 0
         if is_window(index):
             terms, self.constant = terms_of(index.src[1])
-            self.terms = [(slots[base], axis_of(base), factor) for base, factor in terms.items()]
+            self.terms = [(base, axis_of(base), factor) for base, factor in terms.items()]
 
     def window(self, frame: Frame, memory: Memory) -> Array | None:
         """The elements themselves, where they form a window that lies inside the memory."""
@@ -59,8 +58,8 @@ class Access:
         shape, strides = [1] * frame.axes.rank, [0] * frame.axes.rank
         itemsize = memory.array.itemsize
         start = low = high = self.constant
-        for slot, axis, factor in self.terms:
-            first, length = frame.spans[slot]
+        for base, axis, factor in self.terms:
+            first, length = frame.spans[base]
             move, reach = first * factor, (length - 1) * factor
             start += move
             low += move + min(reach, 0)
@@ -96,8 +95,8 @@ class Access:
             index: Array = frame.values[self.position]
             return index
         total = frame.axes.single(self.constant, numpy.int64)
-        for slot, _, factor in self.terms:
-            total = total + frame.values[slot] * factor
+        for base, _, factor in self.terms:
+            total = total + frame.values[base] * factor
         return total
 
     def wanted(self, frame: Frame) -> Array | None:

@@ -73,16 +73,10 @@ def small_float_bits(values: Array, dtype: DType) -> Array:
     layout, storage = float_layout(dtype), to_numpy_dtype(dtype)
     if dtype is dtypes.bfloat16:
         return (numpy.ascontiguousarray(values).view(numpy.uint32) >> 16).astype(storage)
-    least, digits = layout.least_exponent, layout.mantissa_bits
-    size = numpy.nan_to_num(numpy.abs(values).astype(numpy.float64), nan=0.0, posinf=0.0)
-    exponent = numpy.maximum(numpy.frexp(size)[1] - 1, least)
-    mantissa = numpy.ldexp(size, digits - exponent).astype(numpy.int64)
-    # A subnormal has no implicit bit, which makes its exponent field 0.
-    bits = ((exponent - least).astype(numpy.int64) << digits) + mantissa
-    bits = numpy.where(size == 0, 0, bits)  # frexp gives 0 an exponent of its own
-    bits = numpy.where(numpy.isinf(values), layout.beyond, bits)
+    # Numbers of a type lie in the order of their bits.
+    bits = numpy.searchsorted(fp8_values(dtype)[: layout.beyond], numpy.abs(values))
     negative = numpy.signbit(values) & ((bits != 0) | layout.has_negative_zero)
-    bits |= negative.astype(numpy.int64) << (dtype.bits - 1)
+    bits = bits | negative.astype(numpy.int64) << (dtype.bits - 1)
     return numpy.where(numpy.isnan(values), layout.nan, bits).astype(storage)
 
 

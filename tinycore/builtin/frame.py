@@ -113,7 +113,7 @@ class Frame:
         self,
         kernel: str,
         axes: Axes,
-        values: Iterable[Any],
+        values: Mapping[UOp, Any],
         most_values: int,
         groups: Sequence[int],
         cluster: int,
@@ -130,8 +130,8 @@ class Frame:
             raise DeviceError(
                 f"kernel {kernel} is launched in {groups[0]} groups, and clusters have {cluster}"
             )
-        self.values: list[Any] = list(values)
-        self.spans: dict[int, Span] = {}
+        self.values: dict[UOp, Any] = dict(values)
+        self.spans: dict[UOp, Span] = {}
         """The present numbers of each index: SPECIAL, RANGE and variables."""
         self.mask: Array | None = None
         """The threads that are still inside the loops entered so far; None means all."""
@@ -191,13 +191,13 @@ class Frame:
             piece = dict(zip(grid, box, strict=True))
             yield {n: (a * steps[n], b * steps[n]) for n, (a, b) in piece.items()} | whole
 
-    def enter(self, piece: Mapping[str, Span], specials: Iterable[tuple[int, str]]) -> None:
+    def enter(self, piece: Mapping[str, Span], specials: Iterable[UOp]) -> None:
         """Go to a piece of the launch."""
         self.mask = None
         self.piece = piece
-        for slot, name in specials:
-            span = self.spans[slot] = piece.get(name, (0, 1))
-            self.values[slot] = self.axes.count(span, self.axes.of.get(name), numpy.int64)
+        for u in specials:
+            span = self.spans[u] = piece.get(u.arg, (0, 1))
+            self.values[u] = self.axes.count(span, self.axes.of.get(u.arg), numpy.int64)
         self.at_once = self.most_values // math.prod(length for _, length in piece.values())
 
     def active(self, gate: Array | None) -> Any:

@@ -6,7 +6,7 @@ border has it; a write outside is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy
 
@@ -60,10 +60,9 @@ def of_slot(node: UOp, handle: Image | Array, kernel: str) -> Image:
 class Pixel:
     """The coordinates of one LOAD or STORE."""
 
-    def __init__(self, node: UOp, slots: Mapping[UOp, int]) -> None:
-        _, column, row, *gate = node.src
-        self.column, self.row = slots[column], slots[row]
-        self.gate = slots[gate[0]] if gate else None
+    def __init__(self, node: UOp) -> None:
+        _, self.column, self.row, *gate = node.src
+        self.gate = gate[0] if gate else None
 
     def places(self, frame: Frame) -> tuple[Array, Array]:
         """Columns and rows, of like shape, without the axis of lanes."""
@@ -78,7 +77,7 @@ def in_bounds(image: Image, column: Array, row: Array) -> Array:
     return found
 
 
-def load_pixel(pixel: Pixel, pointer: int, target: int) -> Step:
+def load_pixel(pixel: Pixel, pointer: UOp, target: UOp) -> Step:
     """The step of a LOAD."""
 
     def load(frame: Frame) -> None:
@@ -91,7 +90,7 @@ def load_pixel(pixel: Pixel, pointer: int, target: int) -> Step:
     return load
 
 
-def store_pixel(pixel: Pixel, pointer: int, source: int) -> Step:
+def store_pixel(pixel: Pixel, pointer: UOp, source: UOp) -> Step:
     """The step of a STORE, for the threads that take part."""
 
     def store(frame: Frame) -> None:

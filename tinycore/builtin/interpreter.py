@@ -192,14 +192,13 @@ class PythonProgram:
         groups = self.info.groups(values) if varies else plan.axes.sizes("grid")
         frame = plan.frame(VALUES_AT_ONCE, groups)
         for u, value in zip(plan.variables, values, strict=True):
-            slot = plan.slots[u]
-            frame.values[slot] = plan.axes.single(value, to_numpy_dtype(u.dtype))
-            frame.spans[slot] = (value, 1)
+            frame.values[u] = plan.axes.single(value, to_numpy_dtype(u.dtype))
+            frame.spans[u] = (value, 1)
         for u in plan.buffers:
             if u.arg >= len(buffers):
                 raise ArgumentError(f"kernel {name} uses buffer {u.arg} of {len(buffers)} given")
             memory = of_slot if isinstance(u.dtype, ImageDType) else Memory.of_buffer
-            frame.values[plan.slots[u]] = memory(u, buffers[u.arg], name)
+            frame.values[u] = memory(u, buffers[u.arg], name)
         return frame
 
 

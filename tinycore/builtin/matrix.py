@@ -8,7 +8,7 @@ each step rounded to the type of the sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy
 
@@ -21,17 +21,16 @@ from tinycore.uop.node import UOp
 __all__ = ["matrix_step", "shuffle_step"]
 
 
-def matrix_step(u: UOp, slots: Mapping[UOp, int]) -> Callable[[Frame], None]:
+def matrix_step(u: UOp) -> Callable[[Frame], None]:
     """The step of a MATRIX."""
     unit: MatrixUnit = u.arg
-    target, sources = slots[u], [slots[s] for s in u.src]
     fragments = [unit.fragment(name) for name in ("a", "b", "out")]
     kind = computed_as(unit.out)
     spots = [places(fragment, unit) for fragment in fragments]
     shapes = [[unit.size(axis) for axis in fragment.axes] for fragment in fragments]
 
     def multiply(frame: Frame) -> None:
-        held = [frame.by_subgroup(frame.values[s], unit.threads, unit.name) for s in sources]
+        held = [frame.by_subgroup(frame.values[s], unit.threads, unit.name) for s in u.src]
         a, b, total = (
             matrix_of_lanes(x, spot, shape, frame.kernel, unit)
             for x, spot, shape in zip(held, spots, shapes, strict=True)
@@ -39,17 +38,17 @@ def matrix_step(u: UOp, slots: Mapping[UOp, int]) -> Callable[[Frame], None]:
         a, b = a.astype(kind), b.astype(kind)
         for step in range(unit.k):
             total = (total + a[..., step : step + 1] * b[..., step : step + 1, :]).astype(kind)
-        frame.values[target] = frame.by_thread(total[(..., *spots[2])])
+        frame.values[u] = frame.by_thread(total[(..., *spots[2])])
 
     return multiply
 
 
-def shuffle_step(u: UOp, slots: Mapping[UOp, int], lanes: int) -> Callable[[Frame], None]:
+def shuffle_step(u: UOp, lanes: int) -> Callable[[Frame], None]:
     """The step of a SHUFFLE among as many lanes as its mask has bits for, or more.
 
     Raises DeviceError where a lane that another one asks has not got there.
     """
-    target, source, mask = slots[u], slots[u.src[0]], int(u.arg)
+    mask = int(u.arg)
     asked = numpy.arange(lanes) ^ mask
 
     def exchange(frame: Frame) -> None:
@@ -58,8 +57,8 @@ def shuffle_step(u: UOp, slots: Mapping[UOp, int], lanes: int) -> Callable[[Fram
                 f"kernel {frame.kernel}: lanes of a SHUFFLE {mask} apart are asked of a group of "
                 f"{threads} threads, which has not all of them"
             )
-        found = frame.by_subgroup(frame.values[source], lanes, "SHUFFLE")
-        frame.values[target] = frame.by_thread(found[..., asked, :])
+        found = frame.by_subgroup(frame.values[u.src[0]], lanes, "SHUFFLE")
+        frame.values[u] = frame.by_thread(found[..., asked, :])
 
     return exchange
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy
 
@@ -59,22 +59,17 @@ class Plan:
 
     def __init__(self, name: str, uops: tuple[UOp, ...]) -> None:
         self.name = name
-        self.slots: dict[UOp, int] = {u: i for i, u in enumerate(dict.fromkeys(uops))}
-        self.specials = [(self.slots[u], u.arg) for u in self.slots if u.op is Op.SPECIAL]
-        self.variables = sorted(
-            (u for u in self.slots if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0]
-        )
-        self.buffers = [u for u in self.slots if u.op is Op.DEFINE_GLOBAL]
-        self._registers = [self.slots[u] for u in self.slots if is_register(u)]
+        self.uops = uops
+        self.specials = [u for u in uops if u.op is Op.SPECIAL]
+        self.variables = sorted((u for u in uops if u.op is Op.DEFINE_VAR), key=lambda u: u.arg[0])
+        self.buffers = [u for u in uops if u.op is Op.DEFINE_GLOBAL]
+        self._registers = [u for u in uops if is_register(u)]
         """Registers of one element hold whole arrays; storing replaces the array."""
-        self._memories = [
-            (self.slots[u], u)
-            for u in self.slots
-            if u.op in (Op.DEFINE_LOCAL, Op.DEFINE_REG) and not is_register(u)
-        ]
+        memories = [u for u in uops if u.op in (Op.DEFINE_LOCAL, Op.DEFINE_REG)]
+        self._memories = [u for u in memories if not is_register(u)]
         self.fills_ahead = any(
             not reads_memory(u) if isinstance(u.arg, Effect) else u.op is Op.STORE and u.arg == LATE
-            for u in self.slots
+            for u in uops
         )
         """True if accesses to shared memory are watched: those of programs that fill ahead."""
         self._cluster = max(
@@ -82,41 +77,35 @@ class Plan:
         )
         items = nest_of(name, uops)
         find_axes(items)
-        launch = {u.arg: int(u.src[0].arg) for u in self.slots if u.op is Op.SPECIAL}
+        launch = {u.arg: int(u.src[0].arg) for u in self.specials}
         self.axes = Axes(count_levels(items), launch)
-        self._initial = [self._initial_value(u) for u in self.slots]
-        self._needed = needed(self.slots)
-        self._axes_of = {
-            u: self.axes.of[u.arg]
-            for u in self.slots
-            if u.op is Op.SPECIAL and u.arg in self.axes.of
-        }
+        self._constants = {u: self._constant(u) for u in uops if u.op is Op.CONST}
+        self._needed = needed(uops)
+        self._axes_of = {u: self.axes.of[u.arg] for u in self.specials if u.arg in self.axes.of}
         """The axis of each SPECIAL, and of loop counters while the steps inside are made."""
         self._steps = self._block(items, ())
 
     def frame(self, most_values: int, groups: Sequence[int]) -> Frame:
         """The state of a launch, without its buffers and variables; arrays of about that size."""
-        return Frame(self.name, self.axes, self._initial, most_values, groups, self._cluster)
+        return Frame(self.name, self.axes, self._constants, most_values, groups, self._cluster)
 
     def run(self, frame: Frame) -> None:
         """Do every step for all the threads of a launch."""
         for piece in frame.pieces():
             frame.enter(piece, self.specials)
             frame.kept, frame.watched = {}, []
-            for slot, node in self._memories:
-                frame.values[slot] = memory = frame.memory(node)
+            for node in self._memories:
+                frame.values[node] = memory = frame.memory(node)
                 if self.fills_ahead and node.op is Op.DEFINE_LOCAL:
                     memory.accesses = Accesses(memory)
                     frame.watched.append(memory.accesses)
-            for slot in self._registers:
-                frame.values[slot] = None
+            for node in self._registers:
+                frame.values[node] = None
             for step in self._steps:
                 step(frame)
 
-    def _initial_value(self, u: UOp) -> Any:
-        """The value a node has before anything runs: constants have theirs, rounded."""
-        if u.op is not Op.CONST:
-            return None
+    def _constant(self, u: UOp) -> Array:
+        """The value of a constant, rounded to its type."""
         value = round_to(u.dtype, u.arg) if u.dtype.kind == "float" else u.arg
         return self.axes.single(value, computed_as(u.dtype))
 
@@ -145,12 +134,12 @@ class Plan:
             case Op.EXTRACT:
                 return self._extract(u)
             case Op.MATRIX:
-                return matrix_step(u, self.slots)
+                return matrix_step(u)
             case Op.SHUFFLE:
                 lanes = 1 << int(u.arg).bit_length()
-                return shuffle_step(u, self.slots, lanes)
+                return shuffle_step(u, lanes)
             case Op.INSTRUCTION if isinstance(u.arg, Effect):
-                return u.arg.step(u, self._access, self.slots)
+                return u.arg.step(u, self._access, self.uops)
             case Op.BARRIER:
                 return partial(barrier, behind=bool(u.arg))
         if u.op is Op.INSTRUCTION:
@@ -159,47 +148,29 @@ class Plan:
             function = operation(u.op, u.dtype, u.src[0].dtype)
         else:
             raise UnsupportedError(f"the interpreter has no {u.op.name}: programs are linear")
-        target, sources = self.slots[u], [self.slots[s] for s in u.src]
-        if len(sources) == 1:
-            (a,) = sources
+        sources = u.src
 
-            def unary(frame: Frame) -> None:
-                values = frame.values
-                values[target] = function(values[a])
-
-            return unary
-        if len(sources) == 2:
-            a, b = sources
-
-            def binary(frame: Frame) -> None:
-                values = frame.values
-                values[target] = function(values[a], values[b])
-
-            return binary
-
-        def any_arity(frame: Frame) -> None:
+        def compute(frame: Frame) -> None:
             values = frame.values
-            values[target] = function(*[values[s] for s in sources])
+            values[u] = function(*[values[s] for s in sources])
 
-        return any_arity
+        return compute
 
     def _vectorize(self, u: UOp) -> Step:
-        target, sources = self.slots[u], [self.slots[s] for s in u.src]
-
         def vectorize(frame: Frame) -> None:
-            lanes = [frame.values[s] for s in sources]
+            lanes = [frame.values[s] for s in u.src]
             shape = numpy.broadcast_shapes(*[x.shape[:-1] for x in lanes])
             wide = [numpy.broadcast_to(x, (*shape, x.shape[-1])) for x in lanes]
-            frame.values[target] = numpy.concatenate(wide, axis=-1)
+            frame.values[u] = numpy.concatenate(wide, axis=-1)
 
         return vectorize
 
     def _extract(self, u: UOp) -> Step:
-        target, sources, lanes = self.slots[u], [self.slots[s] for s in u.src], list(u.arg)
+        lanes = list(u.arg)
 
         def extract(frame: Frame) -> None:
-            vectors = numpy.broadcast_arrays(*[frame.values[s] for s in sources])
-            frame.values[target] = numpy.concatenate(vectors, axis=-1)[..., lanes]
+            vectors = numpy.broadcast_arrays(*[frame.values[s] for s in u.src])
+            frame.values[u] = numpy.concatenate(vectors, axis=-1)[..., lanes]
 
         return extract
 
@@ -208,17 +179,15 @@ class Plan:
     def _loop(self, loop: Loop, around: tuple[Loop, ...]) -> Step:
         if loop.level is None:
             return self._step_by_step(loop)
-        u, axis = loop.counter, loop.level
-        counter, end_slot, kind = self.slots[u], self.slots[u.src[0]], to_numpy_dtype(u.dtype)
-        inside = loop.inside
-        self._axes_of[u] = axis
+        counter, axis, inside = loop.counter, loop.level, loop.inside
+        kind = to_numpy_dtype(counter.dtype)
+        self._axes_of[counter] = axis
         body = self._block(loop.body, (*around, loop))
-        del self._axes_of[u]
-        cleared = [self.slots[register] for register in loop.cleared]
+        del self._axes_of[counter]
 
         def many_at_once(frame: Frame) -> None:
             values = frame.values
-            end = int(values[end_slot].item())
+            end = int(values[counter.src[0]].item())
             if end <= 0:
                 return
             for (span,) in boxes([end], frame.at_once // inside):
@@ -226,19 +195,19 @@ class Plan:
                 values[counter] = frame.axes.count(span, axis, kind)
                 for step in body:
                     step(frame)
-            for slot in cleared:
-                values[slot] = last_along(values[slot], axis)
+            for register in loop.cleared:
+                values[register] = last_along(values[register], axis)
 
         return many_at_once
 
     def _step_by_step(self, loop: Loop) -> Step:
-        u = loop.counter
-        counter, end_slot, kind = self.slots[u], self.slots[u.src[0]], to_numpy_dtype(u.dtype)
+        counter = loop.counter
+        kind = to_numpy_dtype(counter.dtype)
         body = self._block(loop.body, ())
 
         def one_by_one(frame: Frame) -> None:
             values, outer = frame.values, frame.mask
-            end = values[end_slot]
+            end = values[counter.src[0]]
             same = end.size == 1
             for i in range(int(end.max())):
                 if not same:
@@ -258,38 +227,37 @@ class Plan:
         """Fold the steps of all loops around that go on adding to a register."""
         register = pointer_of(fold.store.src[0])
         loops = [loop for loop in around if register in loop.folds]
-        counters = [self.slots[loop.counter] for loop in loops]
+        counters = [loop.counter for loop in loops]
         first = len(around) - len(loops)
         function = operation(fold.combine.op, fold.combine.dtype, fold.combine.src[0].dtype)
-        target, source = self.slots[register], self.slots[fold.value]
+        source = fold.value
         body = [item for item in around[-1].body if isinstance(item, UOp)]
-        fresh = makes_array(fold.value) and fold.value in body and once(fold.value, body)
-        read = self._load_register(target, target, register)
+        fresh = makes_array(source) and source in body and once(source, body)
 
         def fold_steps(frame: Frame) -> None:
-            read(frame)
-            values = frame.values
-            before = values[target]
+            values, before = frame.values, held(frame, register)
             steps = [frame.spans[counter][1] for counter in counters]
             after = fold_values(function, before, values[source], first, steps, overwrite=fresh)
-            values[target] = after if frame.mask is None else numpy.where(frame.mask, after, before)
+            values[register] = (
+                after if frame.mask is None else numpy.where(frame.mask, after, before)
+            )
 
         return fold_steps
 
     # --- memory
 
     def _access(self, index: UOp, lanes: int, verb: str) -> Access:
-        return Access(index, lanes, self.slots, self._axes_of.get, verb)
+        return Access(index, lanes, self._axes_of.get, verb)
 
     def _load(self, u: UOp) -> Step:
         index = u.src[0]
-        pointer, target = self.slots[pointer_of(index)], self.slots[u]
+        pointer = pointer_of(index)
         if index.op is Op.PIXEL:
-            return load_pixel(Pixel(index, self.slots), pointer, target)
-        if is_register(pointer_of(index)):
-            return self._load_register(pointer, target, pointer_of(index))
+            return load_pixel(Pixel(index), pointer, u)
+        if is_register(pointer):
+            return partial(load_register, register=pointer, target=u)
         access = self._access(index, u.dtype.count, "reads")
-        other = self.slots[u.src[1]] if len(u.src) > 1 else None
+        other = u.src[1] if len(u.src) > 1 else None
         kind = computed_as(u.dtype)
 
         def load(frame: Frame) -> None:
@@ -305,35 +273,24 @@ class Plan:
             if wanted is not None:
                 absent = values[other] if other is not None else kind.type(0)
                 found = numpy.where(wanted, found, absent)
-            values[target] = found
-
-        return load
-
-    def _load_register(self, pointer: int, target: int, node: UOp) -> Step:
-        def load(frame: Frame) -> None:
-            value = frame.values[pointer]
-            if value is None:
-                raise DeviceError(
-                    f"kernel {frame.kernel} reads register {node.arg} before it is written"
-                )
-            frame.values[target] = value
+            values[u] = found
 
         return load
 
     def _store(self, u: UOp) -> Step:
         index, value = u.src
-        pointer, source = self.slots[pointer_of(index)], self.slots[value]
+        pointer = pointer_of(index)
         if index.op is Op.PIXEL:
-            return store_pixel(Pixel(index, self.slots), pointer, source)
-        if is_register(pointer_of(index)):
-            gate = self.slots[index.src[2]] if len(index.src) > 2 else None
-            return self._store_register(pointer, source, gate)
+            return store_pixel(Pixel(index), pointer, value)
+        if is_register(pointer):
+            gate = index.src[2] if len(index.src) > 2 else None
+            return self._store_register(pointer, value, gate)
         access = self._access(index, value.dtype.count, "writes")
 
         def store(frame: Frame) -> None:
             values = frame.values
             memory: Memory = values[pointer]
-            stored = to_storage(values[source], memory.dtype)
+            stored = to_storage(values[value], memory.dtype)
             window = access.window(frame, memory)
             if window is not None and frame.mask is None and varies_within(stored, window):
                 window[...] = stored
@@ -346,19 +303,34 @@ class Plan:
 
         return store
 
-    def _store_register(self, pointer: int, source: int, gate: int | None) -> Step:
+    def _store_register(self, register: UOp, source: UOp, gate: UOp | None) -> Step:
         def store(frame: Frame) -> None:
             values = frame.values
             value = values[source]
             active = frame.active(None if gate is None else values[gate])
             if active is not None:
-                before = values[pointer]
+                before = values[register]
                 value = numpy.where(
                     active, value, before if before is not None else numpy.zeros_like(value)
                 )
-            values[pointer] = value
+            values[register] = value
 
         return store
+
+
+def held(frame: Frame, register: UOp) -> Array:
+    """The values in a register of one element. Raises DeviceError where it has none yet."""
+    values: Array | None = frame.values[register]
+    if values is None:
+        raise DeviceError(
+            f"kernel {frame.kernel} reads register {register.arg} before it is written"
+        )
+    return values
+
+
+def load_register(frame: Frame, register: UOp, target: UOp) -> None:
+    """The step of a LOAD from a register."""
+    frame.values[target] = held(frame, register)
 
 
 def barrier(frame: Frame, behind: bool) -> None:

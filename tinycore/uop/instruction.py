@@ -11,7 +11,7 @@ by its methods, and that the plugin's own renderer writes.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -85,12 +85,12 @@ class Effect:
         raise NotImplementedError(f"{type(self).__name__}, an effect, lacks problem()")
 
     def step(
-        self, node: UOp, access: Callable[..., Any], slots: Mapping[UOp, int]
+        self, node: UOp, access: Callable[..., Any], program: Sequence[UOp]
     ) -> Callable[[Any], None]:
-        """The reference interpreter's step for a node: a function of a launch's Frame.
+        """The reference interpreter's step for a node of a program: a function of a launch's Frame.
 
         `access(index, elements, "reads" or "writes")` is how it finds the places of an INDEX;
-        `frame.values[slots[source]]` has the value of a source, of a pointer its Memory.
+        `frame.values[source]` has the value of a source, of a pointer its Memory.
         """
         raise NotImplementedError(f"{type(self).__name__}, an effect, lacks step()")
 

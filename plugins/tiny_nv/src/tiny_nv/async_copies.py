@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_nv.phases import Access, Slots, Step
+from tiny_nv.phases import Access, Program, Step
 from tinycore.dtype import PointerDType
 from tinycore.plugin import deferred
 from tinycore.render.base import pointer_of
@@ -56,9 +56,9 @@ class AsyncCopy(Effect):
         size = self.elements * to.base.itemsize
         return None if size in SIZES else f"AsyncCopy moves 4, 8 or 16 bytes, not {size}"
 
-    def step(self, node: UOp, access: Access, slots: Slots) -> Step:
+    def step(self, node: UOp, access: Access, program: Program) -> Step:
         """The reference interpreter's step."""
-        step: Step = copy_step(node, access, slots)
+        step: Step = copy_step(node, access)
         return step
 
 
@@ -73,7 +73,7 @@ class CommitGroup(Effect):
         """None: any copies are a group."""
         return None
 
-    def step(self, node: UOp, access: Access, slots: Slots) -> Step:
+    def step(self, node: UOp, access: Access, program: Program) -> Step:
         """The reference interpreter's step."""
         step: Step = commit_step()
         return step
@@ -91,7 +91,7 @@ class WaitGroup(Effect):
         """The error in a node of it; None if there is none."""
         return None if self.left >= 0 else f"{self.left} groups cannot be left"
 
-    def step(self, node: UOp, access: Access, slots: Slots) -> Step:
+    def step(self, node: UOp, access: Access, program: Program) -> Step:
         """The reference interpreter's step."""
         step: Step = wait_step(self.left)
         return step

@@ -8,7 +8,7 @@ DeviceError.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,9 +79,9 @@ class Barriers:
         return found
 
 
-def begin_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+def begin_step(u: UOp, access: MakeAccess) -> Step:
     """The step of Phases."""
-    at, pointer = access(u.src[0], 1, "writes"), slots[pointer_of(u.src[0])]
+    at, pointer = access(u.src[0], 1, "writes"), pointer_of(u.src[0])
 
     def begin(frame: Frame) -> None:
         memory, gate = frame.values[pointer], at.wanted(frame)
@@ -92,19 +92,18 @@ def begin_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
     return begin
 
 
-def copy_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+def copy_step(u: UOp, access: MakeAccess) -> Step:
     """The step of a TensorCopy, to the group that begins it or to all groups of its cluster."""
     to, signal, origin, *corner = u.src
     found: TensorMap = u.arg.map
     is_shared = u.arg.cluster > 1
     size = math.prod(found.box)
     target, told = access(to, size, "writes"), access(signal, 1, "reads")
-    memories = [slots[pointer_of(node)] for node in (to, signal, origin)]
-    first = [slots[node] for node in corner]
+    memories = [pointer_of(node) for node in (to, signal, origin)]
     layout = box_layout(found)
 
     def copy(frame: Frame) -> None:
-        memory, barrier, source = (frame.values[slot] for slot in memories)
+        memory, barrier, source = (frame.values[node] for node in memories)
         gate = target.wanted(frame)
         expects = told.wanted(frame) if is_shared else gate
         where = target.places(frame, memory, gate)
@@ -114,7 +113,7 @@ def copy_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
         for (place,) in participants(frame, [signals], expects):
             phases.at(frame, place).expected += 1
         check_start(frame, found, memory, where[..., :1], gate)
-        corners = [frame.values[slot] for slot in first]
+        corners = [frame.values[node] for node in corner]
         members = [in_all(frame, memory, where), in_all(frame, barrier, signals)]
         for to, tells in zip(*members, strict=True) if is_shared else [(where, signals)]:
             barrier.accesses.read(frame, tells, gate)
@@ -134,9 +133,9 @@ def in_all(frame: Frame, memory: Memory, places: Array) -> list[Array]:
     return [places - memory.base + base for base in frame.in_cluster(memory.base)]
 
 
-def wait_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+def wait_step(u: UOp, access: MakeAccess) -> Step:
     """The step of a WaitPhase."""
-    at, pointer, parity = access(u.src[0], 1, "reads"), slots[pointer_of(u.src[0])], slots[u.src[1]]
+    at, pointer, parity = access(u.src[0], 1, "reads"), pointer_of(u.src[0]), u.src[1]
 
     def wait(frame: Frame) -> None:
         barrier = frame.values[pointer]

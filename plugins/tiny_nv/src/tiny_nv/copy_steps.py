@@ -6,7 +6,6 @@ meanwhile raises DeviceError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,10 +55,10 @@ def pending_in(frame: Frame) -> Pending:
     return found
 
 
-def copy_step(u: UOp, access: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+def copy_step(u: UOp, access: MakeAccess) -> Step:
     """The step of an AsyncCopy."""
     to, origin = (access(u.src[n], u.arg.elements, v) for n, v in enumerate(("writes", "reads")))
-    target, source = (slots[pointer_of(index)] for index in u.src)
+    target, source = (pointer_of(index) for index in u.src)
 
     def copy(frame: Frame) -> None:
         memory, read = frame.values[target], frame.values[source]

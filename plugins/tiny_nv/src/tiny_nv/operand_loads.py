@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from tiny_nv.phases import Access, Slots, Step
+from tiny_nv.phases import Access, Program, Step
 from tinycore.dtype import PointerDType
 from tinycore.plugin import deferred
 from tinycore.uop.matrix import BANKS_BYTES, Bit, Fragment, Number, OperandLoad, bits_below
@@ -92,9 +92,9 @@ class MatrixLoad(OperandLoad):
             return f"{self.name} loads words of {self.word_bytes} bytes, and not {node.dtype!r}"
         return problem_of(node)
 
-    def step(self, node: UOp, access: Access, slots: Slots) -> Step:
+    def step(self, node: UOp, access: Access, program: Program) -> Step:
         """The reference interpreter's step."""
-        step: Step = load_step(node, access, slots)
+        step: Step = load_step(node, access)
         return step
 
 
@@ -158,9 +158,9 @@ class MatrixDescriptor(OperandLoad):
         """The error in a node of it; None if there is none."""
         return problem_of(node)
 
-    def step(self, node: UOp, access: Access, slots: Slots) -> Step:
+    def step(self, node: UOp, access: Access, program: Program) -> Step:
         """The reference interpreter's step."""
-        step: Step = described_step(node, access, slots)
+        step: Step = described_step(node, access, program)
         return step
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy
 
@@ -17,12 +17,12 @@ from tinycore.uop.op import Op
 __all__ = ["described_step", "load_step"]
 
 
-def load_step(u: UOp, make: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+def load_step(u: UOp, make: MakeAccess) -> Step:
     """The step of a MatrixLoad: each thread names a row."""
     load: MatrixLoad = u.arg
     size = u.dtype.scalar().itemsize
     access = make(u.src[0], load.row_bytes // size, "reads")
-    target, pointer = slots[u], slots[pointer_of(u.src[0])]
+    target, pointer = u, pointer_of(u.src[0])
     together = load.rows * load.tiles
     lanes, elements = numpy.arange(together)[:, None], numpy.arange(u.dtype.count)[None]
     row, column = numpy.broadcast_arrays(*load.place(lanes, elements, size))
@@ -40,17 +40,17 @@ def load_step(u: UOp, make: MakeAccess, slots: Mapping[UOp, int]) -> Step:
     return move
 
 
-def described_step(u: UOp, make: MakeAccess, slots: Mapping[UOp, int]) -> Step:
+def described_step(u: UOp, make: MakeAccess, program: Sequence[UOp]) -> Step:
     """The step of a MatrixDescriptor: lanes get what the unit's map says.
 
     The unit reads it by itself, perhaps until the next barrier: that is noted.
     """
     load: MatrixDescriptor = u.arg
-    product = next(node for node in slots if node.op is Op.MATRIX and u in node.src[:2])
+    product = next(node for node in program if node.op is Op.MATRIX and u in node.src[:2])
     unit: MatrixUnit = product.arg
     held = unit.fragment("ab"[product.src.index(u)])
     access = make(u.src[0], 1, "reads")
-    target, pointer = slots[u], slots[pointer_of(u.src[0])]
+    target, pointer = u, pointer_of(u.src[0])
     size = u.dtype.scalar().itemsize
     lanes, elements = numpy.arange(unit.threads)[:, None], numpy.arange(u.dtype.count)[None]
     rows = held.axes.replace("k", "")

@@ -8,7 +8,7 @@ NVIDIA, "PTX ISA" 9.0, sections 9.7.9.27.5, "cp.async.bulk.tensor", and 9.7.13.1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -24,7 +24,7 @@ from tinycore.uop.text import register_argument
 __all__ = ["Phases", "TensorCopy", "WaitPhase", "cluster_of", "maps_of"]
 
 Access = Callable[..., Any]
-Slots = Mapping[UOp, int]
+Program = Sequence[UOp]
 Step = Callable[[Any], None]
 
 begin_step: Final = deferred("tiny_nv.box_steps:begin_step")
@@ -44,9 +44,9 @@ class Phases(Effect):
             return f"a phase is ended by at least one copy, not {self.copies}"
         return None if is_barrier(node.src) else "Phases begin at one INDEX of shared uint64"
 
-    def step(self, node: UOp, access: Access, slots: Slots) -> Step:
+    def step(self, node: UOp, access: Access, program: Program) -> Step:
         """The reference interpreter's step."""
-        step: Step = begin_step(node, access, slots)
+        step: Step = begin_step(node, access)
         return step
 
 
@@ -94,9 +94,9 @@ class TensorCopy(Effect):
             return "boxes for a cluster say which groups expect them, and no others do"
         return self.map.problem()
 
-    def step(self, node: UOp, access: Access, slots: Slots) -> Step:
+    def step(self, node: UOp, access: Access, program: Program) -> Step:
         """The reference interpreter's step."""
-        step: Step = copy_step(node, access, slots)
+        step: Step = copy_step(node, access)
         return step
 
 
@@ -109,9 +109,9 @@ class WaitPhase(Effect):
         is_right = is_barrier(node.src[:1]) and len(node.src) == 2
         return None if is_right else "WaitPhase has the INDEX of a barrier, and a parity"
 
-    def step(self, node: UOp, access: Access, slots: Slots) -> Step:
+    def step(self, node: UOp, access: Access, program: Program) -> Step:
         """The reference interpreter's step."""
-        step: Step = wait_step(node, access, slots)
+        step: Step = wait_step(node, access)
         return step
 
 

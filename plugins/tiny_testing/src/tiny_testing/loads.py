@@ -6,7 +6,7 @@ that lanes name in kernels, and a step of the reference interpreter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,25 +56,24 @@ class TileLoad(OperandLoad):
         return None if is_shared else f"{self.name} reads shared memory, not {kind!r}"
 
     def step(
-        self, node: UOp, access: Callable[..., Any], slots: Mapping[UOp, int]
+        self, node: UOp, access: Callable[..., Any], program: Sequence[UOp]
     ) -> Callable[[Any], None]:
         """The reference interpreter's step."""
         piece = self.row_bytes // node.dtype.scalar().itemsize
-        product = next(n for n in slots if n.op is Op.MATRIX and node in n.src[:2])
+        product = next(n for n in program if n.op is Op.MATRIX and node in n.src[:2])
         unit = product.arg
         held = unit.fragment("ab"[product.src.index(node)])
         lanes, elements = numpy.arange(unit.threads)[:, None], numpy.arange(held.count)[None]
         down, across = axes_of(held, self.is_turned)
         row, column = (held.map.place(axis, lanes, elements) for axis in (down, across))
         named = row + column // piece * unit.size(down)
-        reads, target = access(node.src[0], piece, "reads"), slots[node]
-        pointer = slots[pointer_of(node.src[0])]
+        reads, pointer = access(node.src[0], piece, "reads"), pointer_of(node.src[0])
 
         def load(frame: Any) -> None:
             memory = frame.values[pointer]
             pieces = frame.by_subgroup(reads.places(frame, memory, None), unit.threads, self.name)
             where = frame.by_thread(pieces[..., named, column % piece])
-            frame.values[target] = memory.read(frame, where)
+            frame.values[node] = memory.read(frame, where)
 
         return load
 
