@@ -6,9 +6,9 @@ run after, so the node graph holds every dependence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import replace
-from functools import cached_property
 from itertools import chain
 
 from tinycore.dtype import dtypes
@@ -50,53 +50,40 @@ class Emitter:
         """The line of a program that made each node."""
         self.built: dict[UOp, UOp] = {}
         """The ASSIGN(BUFFER, KERNEL) of each stored node."""
+        self.current: dict[UOp, UOp] = {}
+        """The last ASSIGN to each memory."""
+        self.readers: dict[UOp, list[UOp]] = defaultdict(list)
+        """ASSIGNs of the kernels that read each memory since."""
+        for node in UOp.sink(*state.sharded.parts).toposort():
+            if node.op is Op.ASSIGN and is_stored(node):
+                self.note(node.src[1], [node])
 
     def step(self, launch: Launch) -> Step:
         """The KERNEL of a launch, at which its outputs point from now on."""
         if (kernel := launch.kernel) is not None:
             return Step(launch.ast, launch.places, kernel.arg.metadata, kernel)
         metadata = tuple(dict.fromkeys(chain(*map(self.metadata, reversed(launch.groups)))))
-        slots, waits = self.slots(launch), dict.fromkeys(self.waits(launch))
+        targets = {n: self.groups.output_memory(n) for g in launch.groups for n in g.outputs}
+        slots, waits, own = list[UOp](), dict[UOp, None](), {*targets.values()}
+        for memory in map(self.state.memory.__getitem__, launch.places):
+            now = self.current.get(memory, memory)
+            slots.append(memory if memory in own else now)
+            if memory in own:
+                waits |= dict.fromkeys((now, *self.readers[memory]))
         sources = (*slots, *(w for w in waits if w not in slots))
         kernel = UOp(Op.KERNEL, dtypes.void, sources, Kernel(launch.ast, metadata))
-        for group in launch.groups:
-            for node in group.outputs:
-                target = self.groups.output_memory(node)
-                self.built[node] = UOp(Op.ASSIGN, target.dtype, (target, kernel))
+        assigned = {n: UOp(Op.ASSIGN, to.dtype, (to, kernel)) for n, to in targets.items()}
+        self.built |= assigned
+        self.note(kernel, assigned.values())
         return Step(launch.ast, launch.places, metadata, kernel)
 
-    def slots(self, launch: Launch) -> list[UOp]:
-        """The memory of each slot, in the version that the launch reads."""
-        versions: dict[UOp, UOp] = {}
-        for group in launch.groups:
-            for node in group.inputs:
-                version = group.saved.get(node, node)
-                version = self.built.get(version, version)
-                versions.setdefault(memory_of(version), version)
-        own = {self.groups.output_memory(n) for group in launch.groups for n in group.outputs}
-        memory = [self.state.memory[place] for place in launch.places]
-        return [node if node in own else versions.get(node, node) for node in memory]
-
-    def waits(self, launch: Launch) -> Iterator[UOp]:
-        """All that a launch has to run after."""
-        dependences = self.groups.dependences
-        for group in launch.groups:
-            before = [n for g in dependences.predecessors(group) for n in g.outputs]
-            yield from [self.built[n] for n in before if n in self.built]
-            for old in chain(*map(dependences.overwritten, group.outputs)):
-                if is_stored(old) and old.op is Op.ASSIGN:
-                    yield old
-                yield from self.readers.get(old, ())
-
-    @cached_property
-    def readers(self) -> dict[UOp, list[UOp]]:
-        """By what they read, the ASSIGNs of kernels of earlier calls that have not run."""
-        found: dict[UOp, list[UOp]] = {}
-        for node in UOp.sink(*self.state.sharded.parts).toposort():
-            if node.op is Op.ASSIGN and is_stored(node):
-                for source in node.src[1].src:
-                    found.setdefault(source, []).append(node)
-        return found
+    def note(self, kernel: UOp, assigned: Collection[UOp]) -> None:
+        """Record what a kernel reads and writes."""
+        for source in kernel.src[: kernel.arg.slots]:
+            self.readers[memory_of(source)] += assigned
+        for node in assigned:
+            self.current[memory := memory_of(node)] = node
+            self.readers[memory] = []
 
     def metadata(self, group: KernelGroup) -> tuple[str, ...]:
         """The operations a group computes, the last one first."""
