@@ -5,6 +5,7 @@ Floor 5. Walks over nodes alone. See docs/aliasing.md.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 from tinycore.uop.movement import base_of
@@ -22,10 +23,10 @@ def base_of_view(node: UOp) -> UOp:
     return node
 
 
-def views_below(node: UOp) -> list[UOp]:
-    """A view, and those that it is made of, down to its base."""
+def views_below(node: UOp, ops: Container[Op] = VIEW_OPS) -> list[UOp]:
+    """A view, and those that it is made of by some ops, down to its base."""
     found = [node]
-    while node.op in VIEW_OPS:
+    while node.op in ops:
         node = node.src[0]
         found.append(node)
     return found

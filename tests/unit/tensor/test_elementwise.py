@@ -621,3 +621,19 @@ def test_a_selection_is_as_large_as_an_array_beside_it() -> None:
     mask, x = Tensor([True, False]), Tensor([1.0, 2.0])
 
     assert mask.where(x, numpy.full((2, 2), 9.0, "f")).tolist() == [[1.0, 9.0], [1.0, 9.0]]  # type: ignore[arg-type]
+
+
+def test_limits_outside_of_the_dtype_do_not_wrap() -> None:
+    small, signed = Tensor([1, 200], dtype="uint8"), Tensor([-5, 100], dtype="int8")
+
+    for found in (small.maximum(-1), small.clamp(-1, 300), small.minimum(10**400)):
+        assert found.dtype is dtypes.uint8
+        assert found.tolist() == [1, 200]
+    assert signed.minimum(300).tolist() == signed.clamp(max_=300).tolist() == [-5, 100]
+    assert small.maximum(float("inf")).tolist() == [float("inf")] * 2
+    with pytest.raises(DTypeError, match="outside of dtypes"):
+        small.maximum(300)
+    with pytest.raises(DTypeError, match="outside of dtypes"):
+        signed.minimum(-300)
+    with pytest.raises(DTypeError, match="outside of dtypes"):
+        small.clamp(300)

@@ -481,3 +481,51 @@ def test_captures_that_differentiate_inside_do_as_eager_calls_or_refuse(seed: in
     for one, other in zip(wanted, found, strict=False):
         if None not in (one, other):
             assert other == pytest.approx(one, rel=1e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize("is_argument", [True, False])
+def test_a_call_makes_no_data_of_what_refuses_a_gradient(is_argument: bool) -> None:
+    weight = Tensor([1.0, 2.0], requires_grad=True).realize()
+    state = Tensor([0.0, 0.0], requires_grad=False).realize()
+    given = TinyJit(lambda x, y: (y * x).realize())
+    around = TinyJit(lambda x: (state * x).realize())
+    for _ in range(4):
+        state.assign(weight * 2)
+        x = Tensor([1.0, 1.0]).realize()
+        result = given(x, state) if is_argument else around(x)
+
+        assert result.tolist() == [2.0, 4.0]
+
+    with pytest.raises(GradientError, match="ended the gradient"):
+        (state * weight).sum().backward()
+
+    named = Tensor([0.0, 0.0], requires_grad=False).realize().assign(weight * 3).realize()
+    (named * weight).sum().backward()  # data, as the user asked for it
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [3.0, 6.0]
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_backward_of_all_through_what_a_call_computed_is_refused(is_written: bool) -> None:
+    weight, state = Tensor([1.0, 2.0]).realize(), Tensor([0.0, 0.0]).realize()
+    write = TinyJit(lambda x: state.assign(weight * x))
+    step = TinyJit(lambda x: weight * x)
+    x = Tensor([3.0, 3.0]).realize()
+    for _ in range(4):
+        result = (write if is_written else step)(x)
+
+    with pytest.raises(GradientError, match="ended the gradient"):
+        (result * 2).sum().backward()
+    given = weight.grad
+    assert given is None
+
+    named = (result * 2).realize()  # where the program itself ends it, as in an eager one
+    (named * weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [6.0, 12.0]
+
+    weight.requires_grad_(False)
+    x.requires_grad_(False)
+    (result * 2).sum().backward()  # of what does not refuse it
+    assert result.grad is not None
+    assert result.grad.tolist() == [2.0, 2.0]

@@ -10,7 +10,6 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tinycore._lru import Lru
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
     from tinycore.tensor.core import Core
 
 BUFFER, UNIQUE = Op.BUFFER, Op.UNIQUE
-OP: Final = attrgetter("op")
 MOST_HISTORY_NODES: Final = 50_000
 """Most nodes that gradients of one version of memory go through; beyond that they end."""
 
@@ -205,7 +203,7 @@ class Ends:
             return Ends(self.form, [node]).at(node)
         base, told = base_of(node), self.told
         reached = self.reached(node)
-        if ENDS.issuperset(map(OP, reached)) and not any(map(kept_of, reached)):  # as mostly
+        if {n.op for n in reached} <= ENDS and not any(map(kept_of, reached)):  # as mostly
             found = ended_below(reached)
         else:
             ends = [n for n in reached if n.op in ENDS]
@@ -258,8 +256,7 @@ def end(replaced: Mapping[UOp, UOp], form: CanonicalGraph) -> None:
 def begin(memory: UOp) -> None:
     """Record that memory is a leaf from now on, whatever it was computed from."""
     for buffer in buffers_below(memory):
-        if ended_at(buffer):
-            known_of(buffer).ended = NOBODY
+        known_of(buffer).ended = NOBODY
 
 
 # --- queries
@@ -351,11 +348,12 @@ def check_ended(
     nodes: Iterable[UOp],
     wanted: Callable[[Sequence[UOp]], Iterable[UOp]],
     targets: Collection[UOp] | None = None,
+    mark: Homes = NOBODY,
 ) -> None:
     """Raises GradientError where `realize` cut the way to memory off that wants a gradient.
 
     `nodes` are the root and those below it. `wanted` selects BUFFERs from some, and may give
-    others; captures are told if it always gives the `targets`.
+    others; captures are told if it always gives the `targets`. Ends without the `mark` are none.
     """
     sets = own_sets()
     if not (sets or any(n.op is BUFFER and ended_at(n) for n in nodes)):
@@ -365,11 +363,11 @@ def check_ended(
         for node in reached(root)
         if not is_gradient_leaf(node)
         for memory in sources_at(node)
+        if mark <= ended_at(memory)
     }
-    below = [*chain(origins, *origins.values())]
     for change_set in sets:
         change_set.note_slope(origins, targets)
-    homes = homes_at(wanted(below))
+    homes = homes_at(wanted([*chain(origins, *origins.values())]))
     for node, ended in origins.items():
         if not homes.isdisjoint(homes_at(ended)):
             raise GradientError(

@@ -84,6 +84,10 @@ class Known:
 
 NOTHING_KNOWN: Final = Known(UOp.sink())
 """Facts of a node of which none is known."""
+BY_CALL: Final = NOTHING_KNOWN.home.alone
+"""A home of nothing: among those where gradients ended, it tells that a captured call ended some,
+which nobody asked for.
+"""
 lock: Final = recursive_lock()
 """Held while something becomes known of nodes."""
 

@@ -249,7 +249,7 @@ class Arguments:
             if is_constant(tensor.uop):
                 tensor.replace(tensor.clone())  # other calls may give another number
         if waiting := [t for t in self.tensors if not is_realized(t.uop)]:
-            Tensor.realize(*waiting)
+            Tensor._realize_for_call(waiting)
 
     @property
     def leaves(self) -> list[Leaf]:

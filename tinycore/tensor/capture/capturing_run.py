@@ -140,8 +140,7 @@ class CapturingRun:
         written = [*self.moved(), *handed]
         unshare([*self.tensors, *new, *self.left, *written])
         compute(partial(unrealized, written))  # not by name, which may end their gradients
-        if left := [*new, *self.left]:
-            Tensor.realize(*left)
+        Tensor._realize_for_call([*new, *self.left])
         return result
 
     @while_walking
@@ -545,6 +544,5 @@ def realized(name: str, result: Any) -> list[Tensor]:
                 f"{name} returned {value!r} ({path}), which a replay would return "
                 "unchanged for ever. Return tensors only."
             )
-    if tensors:
-        Tensor.realize(*tensors)
+    Tensor._realize_for_call(tensors)
     return tensors

@@ -38,6 +38,7 @@ from tinycore.tensor.autograd.gradient_sources import (
     present,
 )
 from tinycore.tensor.autograd.past import (
+    BY_CALL,
     NOBODY,
     Homes,
     Known,
@@ -179,7 +180,7 @@ class Expected:
             if tensor.uop is node:
                 continue
             if not is_realized(tensor.uop):
-                tensor.realize()
+                tensor._realize_for_call([tensor])
             if realized_buffers(tensor.uop) != realized_buffers(node):
                 return False
             self.state[place] = reference, tensor.uop
@@ -478,7 +479,7 @@ class RecordedCall:
         if (found := self.found.get(origins)) is None:
             fixed, arguments, others = origins
             if (found := self.pasts.get(fixed)) is None:
-                found = self.pasts[fixed] = fixed | ended_below(present(fixed))
+                found = self.pasts[fixed] = fixed | ended_below(present(fixed)) | BY_CALL
             found = found.union(*map(self.near.__getitem__, arguments))
             if others:
                 left = self.gradients.places

@@ -74,10 +74,6 @@ class Activations(Special):
         x = self._as_float()
         return x * ((x + 3).relu6() * (1 / 6))
 
-    def swish(self) -> Self:
-        """a * sigmoid(a), by its older name."""
-        return self.silu()
-
     @in_wide_float
     def silu(self) -> Self:
         """a * sigmoid(a).
@@ -86,6 +82,8 @@ class Activations(Special):
         array([-0.2689,  0.    ,  0.7311], dtype=float32)
         """
         return self * self.sigmoid()
+
+    swish = silu
 
     @templated
     @in_wide_float

@@ -6,6 +6,7 @@ docs/numerics.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import reduce
 from typing import Any, Literal, Self
@@ -135,8 +136,7 @@ class Elementwise(Operands):
             return self.alu(Op.MAX, self.neg())
         return (self < 0).where(-self, self.eq(0).where(0, self))
 
-    def __abs__(self) -> Self:
-        return self.abs()
+    __abs__ = abs
 
     def reciprocal(self) -> Self:
         """1 / a as a float."""
@@ -148,11 +148,21 @@ class Elementwise(Operands):
         >>> Tensor([1, 5]).maximum(3).tolist(), Tensor([1, 5]).minimum(3).tolist()
         ([3, 5], [1, 3])
         """
-        return self._binary("maximum", Op.MAX, x)
+        return self if self._is_within(Op.MAX, x) else self._binary("maximum", Op.MAX, x)
 
     def minimum(self, x: Self | Scalar) -> Self:
         """The lesser of two; NaN if either is NaN."""
-        return self._binary("minimum", Op.MIN, x)
+        return self if self._is_within(Op.MIN, x) else self._binary("minimum", Op.MIN, x)
+
+    def _is_within(self, op: Op, x: Self | Scalar) -> bool:
+        """True if no element is beyond an integer that is outside of this dtype. Raises DTypeError
+        for one that all are beyond.
+        """
+        bound = self._comparable(x)
+        is_outside = isinstance(bound, float) and math.isinf(bound) and bound != x
+        if is_outside and (x > 0) is (op is Op.MAX):
+            raise DTypeError(f"a limit of {x} is outside of {self.dtype!r}; cast the tensor first")
+        return is_outside
 
     # --- bits
 
@@ -322,11 +332,8 @@ class Elementwise(Operands):
 
     # --- operators
 
-    def __neg__(self) -> Self:
-        return self.neg()
-
-    def __invert__(self) -> Self:
-        return self.bitwise_not()
+    __neg__ = neg
+    __invert__ = bitwise_not
 
     def __add__(self, x: Self | Scalar) -> Self:
         return self._binary("add", Op.ADD, x)

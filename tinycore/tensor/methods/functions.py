@@ -150,8 +150,12 @@ class Functions(Elementwise):
         """
         if min_ is None and max_ is None:
             raise ArgumentError("clamp: give min_, max_ or both")
-        result = self if min_ is None else (self < min_)._limiting(min_, self)
-        return result if max_ is None else (result > max_)._limiting(max_, result)
+        result = self
+        if min_ is not None and not self._is_within(Op.MAX, min_):
+            result = (self < min_)._limiting(min_, self)
+        if max_ is None or result._is_within(Op.MIN, max_):
+            return result
+        return (result > max_)._limiting(max_, result)
 
     def _limiting(self, limit: Self | Scalar, x: Self) -> Self:
         """The limit where this condition holds or the limit is NaN, else `x`."""
@@ -161,9 +165,7 @@ class Functions(Elementwise):
             return (self | limit.isnan()).where(limit, x)
         return self.where(limit, x)
 
-    def clip(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
-        """`clamp` by the name NumPy gives it."""
-        return self.clamp(min_, max_)
+    clip = clamp
 
     def lerp(self, end: Self, weight: Self | Scalar) -> Self:
         """a + (end - a) * weight, as floats; from the end for weights of 1/2 and more.

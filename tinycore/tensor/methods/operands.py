@@ -144,7 +144,7 @@ class Operands(Joining):
             return cast(Scalar, x)
         if isinstance(x, Size):
             return self._from_node(graph.bound(x, integer_of(x), self.device))
-        return math.copysign(math.inf, x)
+        return math.inf if x > 0 else -math.inf
 
     def _choices(self, x: Self | Scalar, y: Self | Scalar) -> tuple[Self, Self]:
         """The two sides of `where` in their common dtype; numbers follow the tensor they meet."""

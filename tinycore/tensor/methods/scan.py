@@ -75,21 +75,17 @@ class Scan(Reduce):
         """
         x = self._as_float()
         wide = x.cast(sum_acc_dtype(x.dtype))
+        tensor = self._from_node
         return wide._along(
             "logcumsumexp",
             axis,
             lambda node: scan_last_axis(
-                node, self._logsumexp_so_far, self._logaddexp_of, -math.inf
+                node,
+                lambda part: tensor(prefix_windows(part, -math.inf)).logsumexp(-1).uop,
+                lambda a, b: tensor(a).logaddexp(tensor(b)).uop,
+                -math.inf,
             ),
         ).cast(x.dtype)
-
-    def _logsumexp_so_far(self, node: UOp) -> UOp:
-        """The logarithm of the sum of exp(a) over every prefix of the last axis."""
-        return self._from_node(prefix_windows(node, -math.inf)).logsumexp(-1).uop
-
-    def _logaddexp_of(self, a: UOp, b: UOp) -> UOp:
-        """`logaddexp` of two nodes."""
-        return self._from_node(a).logaddexp(self._from_node(b)).uop
 
     def _running_best(self, name: str, op: Op, axis: int) -> tuple[Self, Self]:
         """Running extremes and their indices; the gradient goes to these indices."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial, wraps
-from operator import call
+from operator import attrgetter, call
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tinycore.tensor import graph
@@ -67,9 +67,11 @@ def tensors_over(
 
 
 @while_walking
-def buffers_of_parameters(memory: Iterable[UOp]) -> list[UOp]:
-    """The BUFFERs and identities of tensors over some memory that require a gradient."""
-    return buffers_shown(t for t in tensors_over(memory) if t.requires_grad)
+def buffers_of_parameters(
+    memory: Iterable[UOp], asks: Callable[[Core], bool | None] = attrgetter("requires_grad")
+) -> list[UOp]:
+    """The BUFFERs and identities of tensors over some memory that ask for a gradient."""
+    return buffers_shown(filter(asks, tensors_over(memory)))
 
 
 def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
@@ -84,8 +86,9 @@ def buffers_shown(tensors: Iterable[Core]) -> list[UOp]:
     ]
 
 
+@while_walking
 def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
-    """Living tensors that are among some nodes, or whose former content is."""
+    """Living tensors of floats that are among some nodes, or whose former content is."""
     equal, before = history.parts_in(nodes)
     bases = {*map(base_of_view, nodes)}
 
@@ -94,7 +97,7 @@ def tensors_shown_in(nodes: Collection[UOp]) -> list[Core]:
         return base in bases or base.op in WRITTEN or storage.is_owned
 
     found = tensors_over([*map(origin, nodes), *versions.with_values()], may_be)
-    return [t for t in found if equal(t) or before(t._shown)]
+    return [t for t in found if t.dtype.kind == "float" and (equal(t) or before(t._shown))]
 
 
 def give_gradients(
@@ -127,8 +130,7 @@ def replace_nodes(replacements: dict[UOp, UOp], owners: Collection[int] = frozen
         return
     storages = waiting_storages()
     written = [s for n in changed if n.op is Op.BUFFER and (s := storage_at(n))]  # by replays
-    if written:
-        storages += [s for s in written if s not in storages]
+    storages += [s for s in written if s not in storages]
     if change_sets:
         shown = [(s, list(s.views)) for s in storages]  # before a capture is asked what it has made
         elsewhere = tensors_elsewhere()

@@ -7,17 +7,18 @@ with it the gradient, of no other tensor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tinycore._deferred import deferred
 from tinycore._locks import writing
 from tinycore.dtype import dtypes
 from tinycore.tensor import graph
-from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts_of
+from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts_of, views_below
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
 from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, homes_at, origin
+from tinycore.tensor.autograd.past import BY_CALL, NOBODY, Homes
 from tinycore.tensor.core import Core
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage import held_values
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
 
 Replacements = dict[UOp, UOp]
 """Nodes, and what stands in the place of each."""
+Owners = Mapping[Core, Homes | None]
+"""Tensors that are realized by name, with what is added to the memory where their gradients end:
+BY_CALL where a captured call realizes them. None where that is data, as the tensor refuses one.
+"""
+NO_OWNERS: Final[Owners] = {}
 
 canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
     "tinycore.schedule.canonical:canonicalize"
@@ -66,10 +72,11 @@ class Writes:
 
 
 def compute(
-    requested: Callable[[], list[UOp]], owners: Sequence[Core] = (), read: UOp | None = None
+    requested: Callable[[], list[UOp]], owners: Owners = NO_OWNERS, read: UOp | None = None
 ) -> Replacements:
     """Compute the requested roots, publish the result to living tensors; the memory of each root.
 
+    The `owners` are realized by name.
     Runs that write to memory exclude one another. A thread that waited for another one may find
     its writes done, so it calls `requested` again.
     """
@@ -112,7 +119,7 @@ def with_waiting(roots: list[UOp], read: UOp | None = None) -> tuple[CanonicalGr
 def run_and_publish(
     changes: int,
     form: CanonicalGraph,
-    owners: Sequence[Core],
+    owners: Owners,
     read: UOp | None,
     asked: set[UOp],
     others: Sequence[UOp],
@@ -171,7 +178,7 @@ def note_history(
     form: CanonicalGraph,
     replaced: Replacements,
     asked: set[UOp],
-    owners: Sequence[Core],
+    owners: Owners,
 ) -> None:
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     if form.assigned:
@@ -179,21 +186,21 @@ def note_history(
     captured = held_values.scope.ends_gradients
     ends = history.Ends(form, (*form.roots, *form.assigned))
     begun = end_anew(form, replaced, ends)
-    for tensor in owners:
+    for tensor, mark in owners.items():
         root = node = root_of(tensor)
         if (base := source_below(node, NAMED_BY)).op is Op.ASSIGN:
             node = base  # whose memory all views of it show, whichever is named
-        is_data = tensor._requires_grad is False or is_data_written(base) or base in begun
-        if not is_data and root in asked and node in replaced:
+        is_data = is_data_written(base) or base in begun
+        if mark is not None and not is_data and root in asked and node in replaced:
             memory = graph.differentiable_base(graph.below_own(replaced[node]))
             node = graph.below_own(node) if is_gradient_leaf(node) else node
             if graph.is_buffer(memory) and (origins := ends.at(node)):
-                end_at(memory, origins, tensor._view.owned)
+                end_at(memory, origins - BY_CALL | mark, tensor._view.owned)
     kept = differentiable(form, replaced, asked)
     if captured:
         for node, memory in kept.items():
             if node not in begun and (origins := ends.at(node)):
-                end_at(memory, origins)
+                end_at(memory, origins | BY_CALL)
     elif kept:
         history.record(kept, form)
 
@@ -203,12 +210,13 @@ def end_anew(form: CanonicalGraph, replaced: Replacements, ends: history.Ends) -
     memory begins with what gradients ended at in the one before, and in captures always.
     """
     is_all = held_values.scope.ends_gradients
+    mark = BY_CALL if is_all else NOBODY
     found = {}
     for node in form.assigned:
         memory = graph.differentiable_base(replaced.get(node, node))
         is_asked = is_all or any(map(ended_at, buffers_below(memory)))
         if is_asked and graph.is_buffer(memory) and dtypes.is_float(node.dtype):
-            found[node] = memory, ends.at(node)
+            found[node] = memory, ends.at(node) | mark
     for memory, origins in found.values():  # after all of them are known, as one may read another
         for change_set in own_sets() if is_all else ():
             parts = buffers_below(memory)  # of which none was computed from another
@@ -309,7 +317,7 @@ def choose_retention(roots: list[UOp], memory: Replacements) -> Realized:
     written or copied tensor, which an op like GATHER had copied.
     """
     memory = {n: m for n, m in memory.items() if not shows_stored(n, memory)}
-    asked = {below for root in roots for below in movement_chain(root)}
+    asked = {below for root in roots for below in views_below(root, MOVEMENT)}
     comes = gradient_sources(memory)
     values = {n: m for n, m in memory.items() if n in asked or not is_view(n)}
     replaced = {
@@ -317,11 +325,9 @@ def choose_retention(roots: list[UOp], memory: Replacements) -> Realized:
         for n, m in values.items()
         if n in asked or n.op is Op.ASSIGN or not (comes[n] or graph.is_alone(n))
     }
-    shown = UOp.sink(*roots).substitute(memory).src
-    replaced |= {
-        root: detached_as(root, without_calls(node))
-        for root, node in zip(roots, shown, strict=True)
-    }
+    whole = UOp.sink(*roots).substitute(memory)
+    shown = whole.substitute({call: call.src[0] for call in whole.every(Op.CALL)}).src
+    replaced |= {root: detached_as(root, node) for root, node in zip(roots, shown, strict=True)}
     stays = [n for n in values if n not in replaced and n.op not in MOVEMENT]
     return make_realized(replaced, {n: memory[n] for n in stays} if not sizes_below(roots) else {})
 
@@ -341,11 +347,6 @@ def shows_stored(node: UOp, memory: Mapping[UOp, UOp]) -> bool:
     return base.op is Op.ASSIGN or (base in memory and is_shared(base))
 
 
-def without_calls(node: UOp) -> UOp:
-    """The memory of a root, without the CALL that computed it."""
-    return node.substitute({call: call.src[0] for call in node.every(Op.CALL)})
-
-
 def detached_as(root: UOp, memory: UOp) -> UOp:
     """The memory of a root: if that was detached on several devices, detached as a whole.
 
@@ -357,14 +358,6 @@ def detached_as(root: UOp, memory: UOp) -> UOp:
         return memory
     whole = memory.substitute({part: part.src[0] for part in parts})
     return base.with_src((detached_as(base.src[0], whole),))
-
-
-def movement_chain(node: UOp) -> Iterator[UOp]:
-    """A node, and the nodes below its movement ops."""
-    while node.op in MOVEMENT:
-        yield node
-        node = node.src[0]
-    yield node
 
 
 def gradient_sources(nodes: Iterable[UOp]) -> dict[UOp, bool]:

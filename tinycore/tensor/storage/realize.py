@@ -7,7 +7,8 @@ tensor whose graph contains something computed now sees the memory that holds it
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from tinycore._deferred import deferred, numpy
@@ -18,7 +19,7 @@ from tinycore.tensor.autograd import history
 from tinycore.tensor.autograd.grad import gradients, passes_gradient
 from tinycore.tensor.autograd.gradient_sources import still_there
 from tinycore.tensor.autograd.history import source_of
-from tinycore.tensor.autograd.past import made_of, ordered_through
+from tinycore.tensor.autograd.past import BY_CALL, NOBODY, made_of, ordered_through
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
 from tinycore.tensor.interop.host_bytes import decode
@@ -31,9 +32,9 @@ from tinycore.tensor.storage.liveness import (
     give_gradients,
     replace_nodes,
     tensors_shown_in,
-    while_walking,
 )
 from tinycore.tensor.storage.realization import (
+    Owners,
     choose_retention,
     compute,
     graph_read,
@@ -74,11 +75,15 @@ class Realization(Random):
         >>> x.realize().tolist()
         [2.0, 3.0]
         """
-        tensors = [self, *lst]
-        if lst:
-            unshare(tensors)
-        compute(lambda: unrealized(tensors), tensors)
+        compute_each({t: None if t._requires_grad is False else NOBODY for t in (self, *lst)})
         return self
+
+    @staticmethod
+    def _realize_for_call(tensors: Iterable[Core]) -> None:
+        """Realize what a captured call returns or is given: a gradient that this ends is refused,
+        whether a tensor asks for one or not.
+        """
+        compute_each(dict.fromkeys(tensors, BY_CALL))
 
     def kernelize(self, *lst: Self) -> Self:
         """Partition the graph into kernels without running them; consumers load the results.
@@ -110,15 +115,15 @@ class Realization(Random):
 
     def _host_array(self) -> HostArray:
         """The elements in the bytes of `to_numpy_dtype`, as a new array."""
-        if (base := base_of(self.uop)).op is not Op.BUFFER:
+        node = self.uop
+        if base_of(node).op is not Op.BUFFER:
             if not self.numel():
                 return numpy.empty(self.shape, to_numpy_dtype(self.dtype))
             while graph.is_memory(node := self.uop) and not graph.is_buffer(node):
                 compute(lambda: unrealized([self]))  # and what another thread writes meanwhile
             if not graph.is_buffer(node):
                 node = materialize(self)
-            base = base_of(node)
-        if base.op is Op.BUFFER:
+        if (base := base_of(node)).op is Op.BUFFER:
             return runtime().to_host(base).reshape(self.shape)
         found = numbers_shown(node)  # of a symbolic size: a slice of larger memory
         assert found is not None
@@ -353,20 +358,18 @@ class Realization(Random):
         """
         seed = self._seed_gradient(gradient)
         nodes = ordered_through(self.uop)
-        tensors = floats_shown_in(nodes)
+        tensors = tensors_shown_in(nodes)
         explicit = [t for t in tensors if t.requires_grad]
         chosen = explicit or [t for t in tensors if t.requires_grad is None]
         history.check_ended(self.uop, nodes, buffers_of_parameters)
+        if not explicit:
+            may_ask = partial(buffers_of_parameters, asks=attrgetter("is_param"))
+            history.check_ended(self.uop, nodes, may_ask, mark=BY_CALL)
         found = derivatives(self.uop, nodes, seed, chosen)
         given = [tensor for tensor in chosen if tensor in found]
         sums = [found[t] if t.grad is None else t.grad.uop + found[t] for t in given]
         give_gradients(given, [*map(self._from_node, sums)])
         return self
-
-    @while_walking
-    def _shows_parameter(self) -> bool:
-        """True if this tensor is, or is a view of, one that requires a gradient."""
-        return any(t.requires_grad for t in tensors_shown_in(set(self.uop.toposort())))
 
     def _seed_gradient(self, gradient: Self | None) -> UOp:
         """The gradient of this tensor itself: 1, or the given one. Raises GradientError."""
@@ -379,7 +382,9 @@ class Realization(Random):
                     "sum() or mean(), or pass `gradient`"
                 )
             is_plain = graph.is_buffer(self.uop) and made_of(base_of(self.uop)) is None
-            if is_plain and not self._shows_parameter():
+            if is_plain and not any(
+                t.requires_grad for t in tensors_shown_in(ordered_through(self.uop))
+            ):
                 raise GradientError(
                     "backward: this tensor is plain memory, its graph is gone; differentiate "
                     "before realize()"
@@ -392,6 +397,12 @@ class Realization(Random):
         return gradient.uop.cast(self.dtype)
 
 
+def compute_each(owners: Owners) -> None:
+    """Compute tensors, each in memory of its own."""
+    unshare(owners)
+    compute(lambda: unrealized(owners), owners)
+
+
 def with_identities(replaced: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     """Kernels to be run, whose stores are told from those of the same kernel run again."""
     found: dict[UOp, UOp] = {}
@@ -400,12 +411,6 @@ def with_identities(replaced: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
         is_new = node.op is Op.ASSIGN and node.arg is None
         found[node] = graph.written(sources[0], sources[1]) if is_new else node.with_src(sources)
     return {node: found[new] for node, new in replaced.items()}
-
-
-@while_walking
-def floats_shown_in(nodes: Collection[UOp]) -> list[Core]:
-    """Living tensors of floats that are among some nodes, or whose former content is."""
-    return [t for t in tensors_shown_in(nodes) if dtypes.is_float(t.dtype)]
 
 
 def derivatives(

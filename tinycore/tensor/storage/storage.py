@@ -85,11 +85,10 @@ class Storage:
         """
         if not self.is_viewed:
             return None
-        views = list(self.views.values())
-        tensor = views[0]() if len(views) == 1 else None
-        if tensor is None or tensor._view is self or graph.is_memory(base_of_view(self.value)):
+        tensors = self.tensors()
+        if len(tensors) != 1 or tensors[0]._view is self or graph.is_memory(self.base):
             return None
-        return None if shows_repeated(tensor.uop, self.value) else tensor
+        return None if shows_repeated(tensors[0].uop, self.value) else tensors[0]
 
     def root(self) -> UOp:
         """The node that is computed for it."""
@@ -219,9 +218,8 @@ def exchange(values: Mapping[Storage, UOp], views: Mapping[Core, Storage | View]
         for storage, old in zip(values, former[0], strict=True):
             storage.leave(base_of_view(old))
     for storage in values:
-        for reference in list(storage.views.values()) if storage.is_viewed else ():
-            if (tensor := reference()) is not None:
-                tensor._view.forget()
+        for tensor in storage.tensors() if storage.is_viewed else ():
+            tensor._view.forget()
 
 
 def view_in(storage: Storage, node: UOp) -> Storage | View | None:
@@ -237,7 +235,7 @@ def view_of(node: UOp) -> Storage | View:
     """The storage of the memory that a node shows, or the view of one; else a new storage."""
     if node.op not in SHOWING:
         new = Storage(node)
-        waiting[new.number] = weakref.ref(new, partial(waiting.pop, new.number))
+        new.wait()
         return new
     base = base_of_view(node)
     storage = storage_at(base) or new_storage(node, base)
@@ -249,10 +247,6 @@ def new_storage(node: UOp, base: UOp) -> Storage:
     value = graph.below_own(node)
     if is_shared(base):
         value = node if base_of(node) is base else base
-        if base.op is BUFFER:
-            storage = Storage(value)
-            storage.own(base)
-            return storage
     return Storage(value).enter(value, base)
 
 
