@@ -92,7 +92,7 @@ def attribute_readers(value: Any, own: Mapping[str, Any] | None, names: Names) -
     found = []
     if slots:
         read = functools.partial(read_slots, tuple(slots.values()))
-        found.append(called(read, *[f".{name}" for name in slots]))
+        found.append(returned_by(read, *[f".{name}" for name in slots]))
     if own is not None:
         later = sorted(names.known[STORED].difference(slots))
         found.append(names.table(own, None if is_layer else names.wanted, later))
@@ -142,7 +142,7 @@ SPECIAL: Final = frozenset(
 # --- what is read whole
 
 
-def called(read: Callable[[Any], Iterable[Any] | None], *labels: str) -> Reader:
+def returned_by(read: Callable[[Any], Iterable[Any] | None], *labels: str) -> Reader:
     """The reader of what a function returns."""
     return items_of(f"{BOX}read({BOX})", *labels)._replace(scope={f"{BOX}read": read})
 
@@ -199,7 +199,7 @@ def container_readers(value: Any) -> list[Reader]:
         return [items_of(BOX, *["key"] * count), items_of(f"{BOX}.values()", *labels)]
     labels = [f"[{place}]" for place in range(count)]
     is_set = isinstance(value, (set, frozenset))
-    return [called(read_set, *labels) if is_set else items_of(BOX, *labels)]
+    return [returned_by(read_set, *labels) if is_set else items_of(BOX, *labels)]
 
 
 def content_readers(value: Any) -> list[Reader]:
@@ -219,12 +219,12 @@ WRAPPERS: Final[dict[type, Reader]] = {
     classmethod: attributes("__func__", "function"),
     functools.cached_property: attributes("func", "function"),
     type(os.environ): Reader(("",), [f'vars({BOX}).get("_data", len({BOX}))']),
-    contextvars.ContextVar: called(read_variable, "value"),
+    contextvars.ContextVar: returned_by(read_variable, "value"),
     types.MappingProxyType: Reader(("",), [f"dict({BOX})"]),
     io.BytesIO: attributes("getvalue() tell()", "content", "position"),
     io.StringIO: attributes("getvalue() tell()", "content", "position"),
 }
 """Objects of Python with others inside."""
-CONTENT: Final = called(memory_of, "", "form", "content")
+CONTENT: Final = returned_by(memory_of, "", "form", "content")
 NAMESPACES: Final = (types.SimpleNamespace, threading.local)
 """Classes of Python whose objects have attributes that users give them."""
