@@ -37,8 +37,8 @@ WITHOUT_EXAMPLE: Final = (
     "device devices element_size grad is_floating_point is_param max_numel max_shape ndim numel "
     "graph requires_grad sharded_axis uop "
     # in the example of a relative
-    "amax amin avg_pool2d bitwise_not bitwise_or bitwise_xor bmm ceil clip floor fmod idiv "
-    "isfinite isinf max_unpool2d minimum mul ne rshift sub swish trunc uprod "
+    "amax amin avg_pool2d bitwise_not bitwise_or bitwise_xor bmm ceil floor fmod idiv "
+    "isfinite isinf max_unpool2d minimum mul ne rshift sub trunc uprod "
     # the same as a relative, of which the name says the difference
     "contiguous_backward linear_with_vars rand_like randn_like shard_ to_ "
     # the same as their namesakes, in place
