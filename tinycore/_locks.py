@@ -10,11 +10,12 @@ See docs/threads.md.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cached_property, partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -112,5 +113,16 @@ def begin_anew() -> None:
         renewal()
 
 
+def renew_properties() -> None:
+    """Release the locks of cached properties in a forked child: before Python 3.12 each has one."""
+    for name, module in list(sys.modules.items()):
+        for kind in list(vars(module).values()) if name.startswith("tiny") else ():
+            for made in list(vars(kind).values()) if isinstance(kind, type) else ():
+                if isinstance(made, cached_property):
+                    vars(made)["lock"]._at_fork_reinit()
+
+
+if sys.version_info < (3, 12):
+    in_child(renew_properties)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=begin_anew)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import os
+import signal
 import threading
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,37 @@ def test_a_lock_that_another_thread_holds_is_open_in_a_forked_child(make: type) 
     thread.join()
 
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+class Slow:
+    """A class with a property that takes long to compute, in a module of tests of tinycore."""
+
+    def __init__(self, began: threading.Event, end: threading.Event) -> None:
+        self.began, self.end = began, end
+
+    @cached_property
+    def value(self) -> int:
+        """Computed until it is told to end."""
+        self.began.set()
+        assert self.end.wait(60)
+        return 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_child_reads_a_cached_property_that_another_thread_computes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before Python 3.12 all instances of a class share a lock, which fork leaves held."""
+    monkeypatch.setattr(tinycore, "Slow", Slow, raising=False)  # where properties are looked for
+    began, end = threading.Event(), threading.Event()
+    thread = threading.Thread(target=getattr, args=(Slow(began, end), "value"))
+    thread.start()
+    assert began.wait(60)
+    if not (child := os.fork()):
+        signal.alarm(20)  # a deadlock ends the child
+        ready = threading.Event()
+        ready.set()
+        os._exit(Slow(ready, ready).value - 1)
+    end.set()
+    thread.join()
+    assert os.waitpid(child, 0) == (child, 0)
