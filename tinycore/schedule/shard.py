@@ -65,7 +65,8 @@ class ShardedGraph:
         for node in reversed(order):
             if node in roots and not used[node]:
                 used[node].add(None)
-            fixed = self.done[node.src[0] if node.op is Op.ASSIGN else node]
+            # of an ASSIGN that is a leaf the memory may be none of them
+            fixed = self.done.get(node.src[0] if node.op is Op.ASSIGN else node, node)
             axis = fixed.arg if fixed.op is Op.MULTI else None
             own = used[node] if axis is None and node.op is not Op.ASSIGN else {axis}
             for source in node.src:
@@ -75,7 +76,7 @@ class ShardedGraph:
         for node in self.folds:
             if len(used[node]) == 1:
                 (self.folds[node],) = used[node]
-        return any(axis is not None for axis in self.folds.values())
+        return {*self.folds.values()} != {None}
 
     def shard(self, node: UOp) -> UOp:
         """The replacement of a node, after those of its sources."""

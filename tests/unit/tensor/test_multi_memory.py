@@ -235,6 +235,16 @@ def test_what_was_cut_into_kernels_is_not_computed_again(devices: DeviceLike) ->
     assert launched < again == GlobalCounters.kernel_count
 
 
+def test_sums_of_a_group_beside_what_one_device_has_cut_into_kernels() -> None:
+    x, cut = Tensor(A).shard(group(2), 0).realize(), (Tensor(A).realize() + 1).kernelize()
+    total, beside = x.sum(0), cut * 2
+
+    Tensor.realize(total, beside)
+
+    assert total.tolist() == A.sum(0).tolist()
+    assert beside.tolist() == ((A + 1) * 2).tolist()
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_symbolic_slices_of_a_tensor_in_parts(seed: int) -> None:
     numbers = numpy.random.default_rng(seed)
