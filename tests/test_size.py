@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 16_642,
-    "tinycore/schedule": 57_196,
+    "tinycore/schedule": 56_626,
     "tinycore/tensor": 13_548,
     "tinycore/tensor/autograd": 9_605,
     "tinycore/tensor/capture": 16_335,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 465_040
+SUM: Final = 464_470
 """The budgets of the core together."""
-FLOORS: Final = 427_482
+FLOORS: Final = 426_912
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -28,7 +28,7 @@ from tinycore.schedule.index_values import is_made_of_indices
 from tinycore.schedule.limits import loop_limits
 from tinycore.schedule.product_chains import multiplies, refusal_of_chain
 from tinycore.schedule.ranges import RegionReader
-from tinycore.schedule.storage import is_leaf
+from tinycore.schedule.storage import replaced
 from tinycore.schedule.weighing import (
     ROW_AXIS,
     Block,
@@ -90,7 +90,12 @@ def choose_attention(nodes: Mapping[UOp, UOp]) -> Chosen:
     choices = [Choice(weighings) for weighings in found.values()]
     changes = {old: new for choice in choices for old, new in choice.changes()}
     refusals = [line for choice in choices for line in choice.refusals()]
-    return Chosen(replaced(nodes, changes) if changes else dict(nodes), tuple(refusals))
+    if changes:
+        order = UOp.sink(*nodes.values()).toposort()
+        first = {n: changes[n] for n in order if n in changes}
+        done = replaced(nodes.values(), first | changes)
+        nodes = {old: done.get(n, n) for old, n in nodes.items()}
+    return Chosen(dict(nodes), tuple(refusals))
 
 
 class Choice:
@@ -416,21 +421,3 @@ def added(parts: Sequence[UOp]) -> UOp:
     return functools.reduce(
         lambda a, b: (a + b).alu(Op.CONTIGUOUS), parts[1:], parts[0].alu(Op.CONTIGUOUS)
     )
-
-
-def replaced(nodes: Mapping[UOp, UOp], changes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
-    """Nodes, with others in place of some below them; what these are made of is replaced, too."""
-    done: dict[UOp, UOp] = {}
-    waiting = [*reversed([*nodes.values()])]
-    while waiting:
-        node = waiting[-1]
-        change = changes.get(node)
-        below = (change,) if change is not None else () if is_leaf(node) else node.src
-        if node not in done and (left := [n for n in below if n not in done]):
-            waiting += reversed(left)
-            continue
-        waiting.pop()
-        if node not in done:
-            new = tuple([done[n] for n in below])
-            done[node] = new[0] if change is not None else node.with_src(new) if new else node
-    return {old: done[new] for old, new in nodes.items()}

@@ -1,7 +1,7 @@
 """Candidates of fusion: kernels of a schedule, the memory that they use, and why some stay apart.
 
-Floor 3. `fusion_search.py` searches, `row_fusion.py`, `row_inlining.py` and `product_chains.py`
-decide.
+Floor 3. `fusion_search.py` searches. What any `Group` asks of a kernel is here; what is asked of
+loops and costs is up to its kind: `row_fusion.py`, `row_inlining.py` and `product_chains.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
+from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch, written_by
 from tinycore.schedule.kernel import custom_of
 from tinycore.schedule.nests import NestMaker
@@ -72,19 +73,57 @@ class Memory:
         """True if a kernel writes only memory that the schedule allocates."""
         return all(p >= self.parameters and self.nodes[p].op is Op.BUFFER for p in launch.written)
 
-    def is_nest(self, launch: Launch) -> bool:
-        """True if a kernel is not fused yet, and its values are known: none by hand."""
-        return len(launch.groups) == 1 and custom_of(launch.groups[0].first) is None
+    def is_open(self, launch: Launch) -> bool:
+        """True if such a kernel is not fused yet, and its values are known: none by hand."""
+        is_known = len(launch.groups) == 1 and custom_of(launch.groups[0].first) is None
+        return is_known and self.is_new(launch)
 
     def device(self, launch: Launch) -> str:
         """The device of a kernel."""
         return self.nodes[launch.places[0]].single_device
 
 
-def refusal_to_read(members: Sequence[Launch], launch: Launch, most: int) -> Refusal | None:
-    """Why a kernel does not take in others whatever its loops, at most so many; None if it may."""
-    if len(members) >= most:
-        return Refusal.FULL
-    if not launch.read & written_by(members):
-        return Refusal.UNRELATED
-    return Refusal.OVERWRITTEN if any(launch.written & m.touched for m in members) else None
+class Group:
+    """Kernels that become one over loops that they share; it begins with one and admits others."""
+
+    kind = ""
+    are_neighbors = True
+    """True if nothing else may run between them."""
+    most = 8
+    """Most kernels, by the time that lowering takes."""
+
+    def __init__(self, first: Launch, limits: Limits, memory: Memory) -> None:
+        self.members, self.limits, self.memory = [first], limits, memory
+
+    def admit(self, launch: Launch) -> Refusal | None:
+        """Add a kernel if it may be one with the others and gains by it; else say why not."""
+        if not (self.memory.is_open(launch) and self.is_nest(launch)):
+            return Refusal.NEST
+        if self.memory.device(launch) != self.memory.device(self.members[0]):
+            return Refusal.DEVICE
+        if len(self.members) >= self.most:
+            return Refusal.FULL
+        if not (launch.read & written_by(self.members) or self.is_related(launch)):
+            return Refusal.UNRELATED
+        # nothing orders members but what they read
+        if any(launch.written & m.touched for m in self.members):
+            return Refusal.OVERWRITTEN
+        if (refusal := self.refusal(launch)) is None:
+            self.members.append(launch)
+        return refusal
+
+    def is_nest(self, launch: Launch) -> bool:
+        """True if the loops of a kernel are of the kind that this group shares."""
+        return launch.is_row
+
+    def is_related(self, launch: Launch) -> bool:
+        """True if a kernel that reads no results of members gains by being one with them."""
+        return False
+
+    def refusal(self, launch: Launch) -> Refusal | None:
+        """Why loops or costs keep a kernel apart; None if they do not."""
+        raise NotImplementedError
+
+    def fused(self) -> Launch | str:
+        """The members as one kernel; as text, why they are none."""
+        raise NotImplementedError

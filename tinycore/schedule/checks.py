@@ -34,7 +34,7 @@ def sharded(state: State) -> None:
 
 
 def writes(state: State) -> None:
-    """The graph with in-place partial writes is legal, and no root is lost."""
+    """The graph that a pass made is legal, and no root is lost."""
     parts = state.sharded.parts
     for node in parts:
         if state.rewritten[node].shape != node.shape:
@@ -52,21 +52,10 @@ def stored(state: State) -> None:
         raise illegal("choose storage", f"{inline(again)} is compared with itself, computed again")
 
 
-def values(state: State) -> None:
-    """Every stored node is computed once, as a node of its shape and dtype."""
-    computed = [value.node for value in state.values]
-    missing = {n for n in state.storage.ordered() if numel(n)}.difference(computed)
-    if missing:
-        raise illegal("split reductions", f"{inline(missing.pop())} is not computed")
-    for node, found in state.values:
-        if (node.shape, node.dtype) != (found.shape, found.dtype):
-            raise illegal("split reductions", f"{inline(found)} is no {inline(node)}")
-
-
 def grouped(state: State) -> None:
     """Every value is an output of the group that is its home."""
     home = state.groups.dependences.home
-    for node, _ in state.values:
+    for node in filter(numel, state.storage.reasons):
         if node not in home or node not in home[node].outputs:
             raise illegal("group", f"no kernel stores {inline(node)}")
 

@@ -31,8 +31,6 @@ class KernelGroup:
     """Stored nodes read, as nodes of the tensor graph, in order."""
     saved: dict[UOp, UOp] = field(default_factory=dict)
     """Versions of memory that are overwritten too early, and the saved copies read instead."""
-    computed: dict[UOp, UOp] = field(default_factory=dict)
-    """Outputs, and the equal nodes that are computed for them."""
     level: int = 0
 
     @property

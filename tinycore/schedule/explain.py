@@ -33,9 +33,6 @@ def graph(state: State) -> str:
     if found := state.groups.dependences.groups:
         notes = {n: f"kernel {place}" for place, each in enumerate(found) for n in each.outputs}
         return to_text(tuple(notes), notes)
-    if state.values:
-        computed = [each.computed for each in state.values]
-        return to_text(tuple(computed), dict.fromkeys(computed, "stored"))
     if reasons := state.storage.reasons:
         notes = {n: f"stored: {reason.value}" for n, reason in reasons.items()}
         return to_text(tuple(state.storage.roots), notes)
@@ -55,8 +52,7 @@ def levels(state: State) -> dict[UOp, str]:
         for node in (n for group in launch.groups for n in group.outputs):
             memory = state.groups.output_memory(node)
             level = "global" if numbers.get(memory) in launch.places else "in shared loops"
-            reason = state.storage.reasons.get(node, Reason.PARTIAL)
-            found[node] = f"{level}, kernel {number}: {reason.value}"
+            found[node] = f"{level}, kernel {number}: {state.storage.reasons[node].value}"
     return found
 
 
@@ -80,19 +76,19 @@ def storage(state: State) -> Lines:
 
 def buffer_limit(state: State) -> Lines:
     """The values that are stored for the buffer limit alone."""
-    for node, reason in state.storage.reasons.items():
-        if reason is Reason.BUFFER_LIMIT:
-            yield f"{value(node)} is stored: {reason.value}"
+    yield from stored_for(Reason.BUFFER_LIMIT, state)
 
 
 def splits(state: State) -> Lines:
-    """The partial results, and the values computed from them."""
-    stored = state.storage.reasons
-    for node, computed in state.values:
-        if node not in stored:
-            yield f"{value(node)} is stored: {Reason.PARTIAL.value}"
-        if computed is not node:
-            yield f"{value(node)} is computed from partial results"
+    """The partial results."""
+    yield from stored_for(Reason.PARTIAL, state)
+
+
+def stored_for(wanted: Reason, state: State) -> Lines:
+    """The values that are stored for one reason."""
+    for node, reason in state.storage.reasons.items():
+        if reason is wanted:
+            yield f"{value(node)} is stored: {reason.value}"
 
 
 def groups(state: State) -> Lines:

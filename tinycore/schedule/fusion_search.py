@@ -8,11 +8,11 @@ it if they read its results. Of the groups that begin with a kernel, the longest
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-from tinycore.schedule.access import Launch
-from tinycore.schedule.candidates import Memory, Refusal
+from tinycore.schedule.access import Launch, written_by
+from tinycore.schedule.candidates import Group, Memory, Refusal
 from tinycore.schedule.kernel import kernel_name
 from tinycore.schedule.limits import device_limits
 from tinycore.schedule.product_chains import ProductChain, first_unit
@@ -25,9 +25,6 @@ trace = Trace("schedule")
 MOST_LOOKED_AT: Final = 16
 """Kernels among which those of a group are searched for."""
 
-Group = FusionGroup | ProductChain | RowKernel
-"""Kernels that become one: neighbors, or others as well."""
-
 
 def fuse_rows(memory: Memory) -> list[Launch]:
     """The kernels of a schedule after fusion."""
@@ -37,41 +34,66 @@ def fuse_rows(memory: Memory) -> list[Launch]:
     return launches
 
 
-def begin(launch: Launch, memory: Memory, chains: bool) -> Group | Refusal:
-    """The group that a kernel begins: strips of rows, if wanted a chain of products, or rows on a
-    grid."""
-    if not memory.is_new(launch) or not memory.is_nest(launch):
-        return Refusal.NEST
-    if (limits := device_limits(memory.device(launch))) is None:
-        return Refusal.CLOSED
-    if limits.grid is None:
-        return FusionGroup(launch, limits, memory) if launch.is_plain else Refusal.NEST
-    if chains and (unit := first_unit(launch, limits)) is not None:
-        return ProductChain(launch, limits, memory, unit)
-    if not launch.is_row:  # a single element is a row, too
-        return Refusal.NEST
-    return RowKernel(launch, limits, memory) if folds_rows(launch) else Refusal.ROWS
+def begun(launch: Launch, memory: Memory) -> Iterator[Group | Refusal]:
+    """The groups that a kernel may begin: strips of rows, a chain of products or rows on a grid;
+    why it begins none."""
+    if not memory.is_open(launch):
+        yield Refusal.NEST
+    elif (limits := device_limits(memory.device(launch))) is None:
+        yield Refusal.CLOSED
+    elif limits.grid is None:
+        yield FusionGroup(launch, limits, memory) if launch.is_plain else Refusal.NEST
+    else:
+        if (unit := first_unit(launch, limits)) is not None:
+            yield ProductChain(launch, limits, memory, unit)
+        # a sum of squares of a row is a product, too, and a single element is a row
+        if not launch.is_row:
+            yield Refusal.NEST
+        elif limits.block_wanted == 1 or not limits.sums_are_shared:
+            yield Refusal.ALONE
+        else:
+            yield RowKernel(launch, limits, memory) if folds_rows(launch) else Refusal.ROWS
 
 
-def fuse_at(launches: list[Launch], place: int, memory: Memory, chains: bool = True) -> bool:
+def fuse_at(launches: list[Launch], place: int, memory: Memory) -> bool:
     """Replace the longest group that begins at a place by one kernel, and move what is between its
     members before or after it. False if none begins there."""
     window = launches[place : place + MOST_LOOKED_AT]
-    while len((found := longest(window, memory, chains))[0]) > 1:
-        members, after, group = found
-        assert not isinstance(group, Refusal)
-        end, whole = window.index(members[-1]), fused_before(group, memory)
-        if isinstance(whole, Launch):
-            tell("one kernel", members, f"a {group.kind}")
-            before = [other for other in window[:end] if other not in (*members, *after)]
-            late = [other for other in window[:end] if other in after]
-            launches[place : place + end + 1] = [*before, whole, *late]
-            return True
-        if whole:
-            tell(f"no {group.kind}", members, whole)
-        window = window[: end if whole else 1]
-    # a sum of squares of a row is a product, too
-    return isinstance(found[2], ProductChain) and fuse_at(launches, place, memory, False)
+    for group in begun(window[0], memory):
+        if isinstance(group, Refusal):
+            tell("two kernels", window[:2], group.value)
+            continue
+        late, members = fill(group, window[1:]), group.members
+        while len(members) > 1:
+            whole, end = fused_before(group, memory), window.index(members[-1])
+            if isinstance(whole, Launch):
+                tell("one kernel", members, f"a {group.kind}")
+                others = [other for other in window[:end] if other not in members]
+                before = [other for other in others if other not in late]
+                after = [other for other in others if other in late]
+                launches[place : place + end + 1] = [*before, whole, *after]
+                return True
+            if whole:
+                tell(f"no {group.kind}", members, whole)
+            members.pop()
+    return False
+
+
+def fill(group: Group, others: Iterable[Launch]) -> list[Launch]:
+    """Fill a group with all that it admits of the kernels after its first one; those between them
+    that read what members write, or one another, and so run after the group."""
+    late, written = list[Launch](), group.members[0].written
+    for launch in others:
+        is_late = not written_by(late).isdisjoint(launch.read)
+        refusal = Refusal.UNRELATED if is_late else group.admit(launch)
+        if refusal is None:
+            written |= launch.written
+        elif group.are_neighbors or not group.memory.is_new(launch):
+            tell("two kernels", (group.members[-1], launch), refusal.value)
+            break
+        elif is_late or launch.read & written:
+            late.append(launch)
+    return late
 
 
 def fused_before(group: Group, memory: Memory) -> Launch | str:
@@ -97,33 +119,3 @@ def tell(what: str, launches: Iterable[Launch], why: str) -> None:
     if trace.on:
         names = " | ".join(kernel_name(launch.ast) for launch in launches)
         trace(f"{'row fusion':<16} {what}: {names}: {why}")
-
-
-def longest(
-    window: Sequence[Launch], memory: Memory, chains: bool
-) -> tuple[list[Launch], list[Launch], Group | Refusal]:
-    """The members of the longest group that the first of some kernels begins, those between them
-    that read what they write, and the group, which runs after all that it depends on."""
-    first, *others = window
-    group = begin(first, memory, chains)
-    members, after, written, late = [first], list[Launch](), first.written, frozenset[int]()
-    for launch in others:
-        is_new = memory.is_new(launch)
-        if isinstance(group, Refusal):
-            refusal: Refusal | None = group
-        elif not (is_new and memory.is_nest(launch)):
-            refusal = Refusal.NEST
-        elif memory.device(launch) != memory.device(first):
-            refusal = Refusal.DEVICE
-        else:
-            refusal = Refusal.UNRELATED if launch.read & late else group.admit(launch)
-        if refusal is None:
-            members.append(launch)
-            written |= launch.written
-        elif isinstance(group, Refusal) or not is_new or group.are_neighbors:
-            tell("two kernels", (members[-1], launch), refusal.value)
-            break
-        elif launch.read & (late | written):
-            after.append(launch)
-            late |= launch.written
-    return members, after, group

@@ -14,8 +14,7 @@ from tinycore.schedule.dependence import DependenceGraph, KernelGroup
 from tinycore.schedule.kernel import custom_of, image_of, new_buffer, numel
 from tinycore.schedule.limits import chained_types
 from tinycore.schedule.partial_writes import is_partial, values_of
-from tinycore.schedule.split_reduction import StoredValue
-from tinycore.schedule.storage import Storage, is_leaf
+from tinycore.schedule.storage import Storage, is_leaf, region_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
@@ -42,10 +41,9 @@ class Refusal(Enum):
 class KernelGroups:
     """The groups of a graph, and what determines their kernels: regions, loops, output memory."""
 
-    def __init__(self, storage: Storage, values: Iterable[StoredValue] = ()) -> None:
+    def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.values = tuple(values)
-        self.materialized = {*storage.reasons, *(value.node for value in self.values)}
+        self.is_memory = storage.is_memory
         self.dependences = DependenceGraph()
         self.regions: dict[UOp, list[UOp]] = {}
         self.outputs: dict[UOp, UOp] = {}
@@ -55,15 +53,10 @@ class KernelGroups:
         self.refusals: list[tuple[UOp, UOp, Refusal]] = []
         """Pairs of values with the same loops in two kernels, and the reason."""
 
-    def is_memory(self, node: UOp) -> bool:
-        """True if kernels read a node from memory."""
-        return node in self.materialized or self.storage.is_memory(node)
-
     def region(self, node: UOp) -> list[UOp]:
         """The nodes computed in the kernel of `node`, and the leaves they read."""
         if node not in self.regions:
-            below = node.toposort(lambda n: n is node or not (is_leaf(n) or self.is_memory(n)))
-            self.regions[node] = [n for n in below if n.shape_or_none is not None]
+            self.regions[node] = region_of(node, self.is_memory)
         return self.regions[node]
 
     def reads(self, node: UOp) -> list[UOp]:
@@ -113,12 +106,12 @@ class KernelGroups:
         return any(m.op is Op.EXPAND and numel(m) > numel(m.src[0]) for m in self.region(node))
 
 
-def group_values(storage: Storage, values: Iterable[StoredValue]) -> KernelGroups:
-    """The values in groups, one for each kernel."""
-    groups = KernelGroups(storage, values)
+def group_values(storage: Storage) -> KernelGroups:
+    """The stored values in groups, one for each kernel."""
+    groups = KernelGroups(storage)
     grouper = Grouper(groups)
-    for value in groups.values:
-        grouper.place(value)
+    for node in filter(numel, storage.reasons):
+        grouper.place(node)
     return groups
 
 
@@ -131,12 +124,10 @@ class Grouper:
         self.recent: dict[object, list[KernelGroup]] = {}
         """Groups by the key of their loops, oldest first."""
 
-    def place(self, value: StoredValue) -> None:
+    def place(self, node: UOp) -> None:
         """Put a value into a group with the same loops if that is sound, else its own."""
-        node, computed = value
-        inputs = dict.fromkeys(self.groups.reads(computed))
-        group = KernelGroup([node], inputs, computed={} if computed is node else {node: computed})
-        key = self.loops_key(node) if computed is node else None
+        group = KernelGroup([node], dict.fromkeys(self.groups.reads(node)))
+        key = self.loops_key(node)
         home = self.find_home(group, key) if key is not None else None
         if home is not None:
             self.dependences.merge(home, group)

@@ -12,6 +12,7 @@ from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.kernel import custom_of, memory_of
 from tinycore.schedule.nests import NestMaker
 from tinycore.schedule.partial_writes import is_partial
+from tinycore.schedule.storage import Reason
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -68,5 +69,5 @@ def saved_copy(groups: KernelGroups, version: UOp) -> UOp:
     copy = UOp(Op.CONTIGUOUS, version.dtype, (version,), "saved")
     if copy not in groups.dependences.home:
         groups.dependences.add(KernelGroup([copy], {version: None}))
-        groups.materialized.add(copy)
+        groups.storage.store(copy, Reason.SAVED)
     return copy

@@ -33,18 +33,14 @@ class Joined:
     def __init__(self, memory: Memory, launches: Sequence[Launch]) -> None:
         self.memory, self.maker = memory, memory.maker
         self.members = [launch.groups[0] for launch in launches]
-        self.saved = {old: new for group in self.members for old, new in group.saved.items()}
-        """Versions of memory that some of them read a copy of."""
+        saved = {old: new for group in self.members for old, new in group.saved.items()}
+        inputs = (n for group in self.members for n in group.inputs)
+        self.read_from = {n: self.maker.memory_at(saved, n) for n in inputs}
+        """The memory of what they read; where some of them read a saved copy, all do."""
 
     def pointer_to(self, memory: UOp) -> UOp:
         """The pointer to some memory."""
         return slot(memory, self.memory.numbers[memory])
-
-    def memory_read(self, node: UOp) -> UOp | None:
-        """The memory that a node is read from; None for what kernels compute."""
-        if not self.maker.groups.is_memory(node):
-            return None
-        return self.maker.memory_at(self.saved, node)
 
     def launch(self, body: UOp, stored: Iterable[int]) -> Launch:
         """The kernel of a statement that stores some memory, which its first slots are."""
@@ -67,9 +63,8 @@ class Inlined(Joined, RegionReader):
         self.given = memory, launches, root, is_one_pass
         Joined.__init__(self, memory, (root, *launches))
         self.is_one_pass, self.root = is_one_pass, self.members[0]
-        self.computed = {n: each.computed.get(n, n) for each in self.members for n in each.outputs}
-        """The outputs of all of them, and the equal nodes that are computed; those of the
-        root first."""
+        self.computed = dict.fromkeys(n for each in self.members for n in each.outputs)
+        """The outputs of all of them, those of the root first."""
         self.places: dict[UOp, Place] = {}
         """The place at which each output is read first."""
         self.repeats = False
@@ -81,20 +76,18 @@ class Inlined(Joined, RegionReader):
 
     def pointer(self, node: UOp) -> UOp | None:
         """The pointer that a node is loaded by; None for what is computed."""
-        memory = None if node in self.computed else self.memory_read(node)
+        memory = None if node in self.computed else self.read_from.get(node)
         return None if memory is None else self.pointer_to(memory)
 
     def step(self, place: Place) -> UOp | list[Place]:
         """Outputs are read at simplified points, so that those that are equal are one."""
-        if (value := self.computed.get(place.node)) is None:
+        if place.node not in self.computed:
             return super().step(place)
         simple = tuple([simplified(index) for index in place.point])
         if any(a is not b for a, b in zip(simple, place.point, strict=True)):
             return self.pass_on(place._replace(point=simple), None)
         self.repeats |= self.places.setdefault(place.node, place) != place
-        if value is place.node:
-            return super().step(place)
-        return self.pass_on(place._replace(node=value), None)
+        return super().step(place)
 
     def key(self, place: Place, sizes: Sequence[int]) -> tuple[object, ...]:
         """In one pass, folds of folds share loops, and others have their own."""
@@ -111,10 +104,10 @@ class Inlined(Joined, RegionReader):
         None if a value is computed at several points, or one that is kept not as a whole.
         """
         found: dict[int, UOp] = {}
-        for node, value in self.computed.items():
+        for node in self.computed:
             pointer = self.pointer_to(self.maker.groups.output_memory(node))
             if node in self.root.outputs:
-                found[pointer.arg] = store(self, value, self.point, pointer)
+                found[pointer.arg] = store(self, node, self.point, pointer)
                 self.places.setdefault(node, Place(node, self.point, None))
             elif pointer.arg in kept:
                 if is_partial(node) or (point := self.point_for(node)) is None:

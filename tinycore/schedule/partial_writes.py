@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from tinycore.dtype import ImageDType, dtypes
 from tinycore.schedule.index_values import is_of_indices, with_numbers_of_fills
 from tinycore.schedule.ranges import ZERO, Point, RegionReader, flatten, read_through, store_pixel
-from tinycore.schedule.storage import is_leaf
+from tinycore.schedule.storage import above_leaves, is_leaf
 from tinycore.uop.node import UOp
 from tinycore.uop.op import PARTIAL_WRITES, AxisKind, Op
 from tinycore.uop.size import greatest_shape
@@ -40,7 +40,7 @@ def place_partial_writes(roots: Iterable[UOp], memory_for: Callable[[UOp], UOp])
     """
     done: dict[UOp, UOp] = {}
     of_indices: dict[UOp, bool] = {}
-    for node in UOp.sink(*roots).toposort(lambda n: not is_leaf(n))[:-1]:
+    for node in above_leaves(roots):
         if is_partial(node):
             target = done[node.src[0]]
             done[node] = UOp(Op.ASSIGN, node.dtype, (target, write_into(node.src[1], done, target)))

@@ -96,12 +96,13 @@ def respect_buffer_limit(state: State) -> State:
 
 def split(state: State) -> State:
     """Long reductions are computed from stored partial results."""
-    return replace(state, values=split_reductions(state.storage))
+    done = split_reductions(state.storage, state.rewritten.values())
+    return replace(state, rewritten={old: done.get(n, n) for old, n in state.rewritten.items()})
 
 
 def group(state: State) -> State:
     """Stored values with the same loops and common data share a kernel."""
-    return replace(state, groups=group_values(state.storage, state.values))
+    return replace(state, groups=group_values(state.storage))
 
 
 def save_hazards(state: State) -> State:
@@ -156,7 +157,7 @@ SCHEDULE_PIPELINE: Final = (
     Pass("operand layout", lay_out, checks.writes, explain.no_lines),
     Pass("choose storage", choose_storage, checks.stored, explain.storage),
     Pass("limit buffers", respect_buffer_limit, checks.stored, explain.buffer_limit),
-    Pass("split reductions", split, checks.values, explain.splits),
+    Pass("split reductions", split, checks.writes, explain.splits),
     Pass("group", group, checks.grouped, explain.groups),
     Pass("hazards", save_hazards, checks.acyclic, explain.hazards),
     Pass("number memory", number_memory, checks.launches, explain.no_lines),

@@ -27,7 +27,7 @@ from tinycore.render.chains import (
     units_of,
 )
 from tinycore.schedule.access import Launch, iterations_of, written_by
-from tinycore.schedule.candidates import Memory, Refusal, refusal_to_read
+from tinycore.schedule.candidates import Group, Memory, Refusal
 from tinycore.schedule.inlining import Inlined
 from tinycore.schedule.limits import device_limits
 from tinycore.uop.matrix import MatrixUnit
@@ -36,8 +36,6 @@ from tinycore.uop.op import Op
 from tinycore.uop.proportional import MOST_KEPT, with_divisors_last
 from tinycore.uop.shape import DeviceLike, is_group
 
-MOST_CHAINED: Final = 12
-"""Most kernels of a chain."""
 LEAST_LENGTH: Final = 256
 """Length of sums, and columns, from which on a product by tiles of a processor's matrix unit is not
 fused with its neighbors."""
@@ -142,38 +140,40 @@ def refusal_by_units(
     return "; ".join(reasons) or "no matrix unit of the device has sums that are operands"
 
 
-class ProductChain:
+class ProductChain(Group):
     """A chain under construction: kernels from a first product to a second, over common loops."""
 
     kind = "chain of products"
     are_neighbors = False
+    most = 12
 
     def __init__(self, first: Launch, limits: Limits, memory: Memory, unit: MatrixUnit) -> None:
-        self.members, self.limits, self.memory, self.unit = [first], limits, memory, unit
+        super().__init__(first, limits, memory)
+        self.unit = unit
         self.rows, self.between = iterations_of(first.loops[:-1]), iterations_of(first.loops[-1:])
-        self.has_second = False
+        self.seconds: list[Launch] = []
+        """The members that are second products."""
 
-    def admit(self, launch: Launch) -> Refusal | None:
-        """Add a kernel that reads what members store, and folds at most columns of it; else say
-        why not."""
-        if not is_nest_of(launch, self.limits):
-            return Refusal.NEST
-        if (refusal := refusal_to_read(self.members, launch, MOST_CHAINED)) is not None:
-            return refusal
+    def is_nest(self, launch: Launch) -> bool:
+        """True for loops of which lengths may be set at launch."""
+        return is_nest_of(launch, self.limits)
+
+    def refusal(self, launch: Launch) -> Refusal | None:
+        """Why a kernel folds other columns than members store; None if it does not."""
         written, is_sum = written_by(self.members), False
         for access, place in launch.accesses.items():
             for loop in access.src[1].ranges - {*launch.loops} if place in written else ():
                 is_sum = True
                 if iterations_of([loop]) != self.between:
                     return Refusal.ROWS
-        self.has_second |= is_sum and iterations_of(launch.loops) > self.rows
-        self.members.append(launch)
+        if is_sum and iterations_of(launch.loops) > self.rows:
+            self.seconds.append(launch)
         return None
 
     def fused(self) -> Launch | str:
         """One kernel of all members that stores what others read, and what the last member writes;
         as text, why they form no chain."""
-        if not self.has_second:
+        if not any(m in self.seconds for m in self.members):
             return ""
         kept = self.memory.kept(self.members) | self.members[-1].written
         root = [m for m in self.members if iterations_of(m.loops) > self.rows][-1]

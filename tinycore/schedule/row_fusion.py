@@ -20,13 +20,11 @@ from typing import Final
 
 from tinycore.render.base import Limits
 from tinycore.schedule.access import LINE_BYTES, Launch, footprint, size_of, written_by
-from tinycore.schedule.candidates import Memory, Refusal
+from tinycore.schedule.candidates import Group, Memory, Refusal
 from tinycore.schedule.product_chains import is_long_product
 from tinycore.schedule.strips import Strips
 from tinycore.uop.op import Op
 
-MOST_MEMBERS: Final = 8
-"""Most kernels of a group, by the time that lowering takes."""
 MOST_PRODUCTS: Final = 2
 """Most members that are matrix products with shared weights. Fusing more saves only intermediate
 rows, and multiplies the time of lowering."""
@@ -52,39 +50,41 @@ FEWEST_ROWS: Final = 8
 register tile of a matrix product share each load."""
 
 
-class FusionGroup:
+class FusionGroup(Group):
     """Kernels that share one loop over strips of rows."""
 
     kind = "loop over strips of rows"
-    are_neighbors = True
 
     def __init__(self, first: Launch, limits: Limits, memory: Memory) -> None:
-        self.limits, self.memory = limits, memory
-        self.members = [first]
+        super().__init__(first, limits, memory)
         self.shape = tuple(r.extent for r in first.loops)
         """The extents of the loops over rows, common to all members."""
         self.cut: tuple[int, int] | None = None
         """(loops over rows, rows of a strip), once there is a second member."""
 
-    def admit(self, launch: Launch) -> Refusal | None:
-        """Add a kernel if it can share the loop over rows and gains by it; else return why not.
+    def is_nest(self, launch: Launch) -> bool:
+        """True for plain loops."""
+        return launch.is_plain
+
+    def is_related(self, launch: Launch) -> bool:
+        """True if a kernel reads much of what members read."""
+        read = frozenset().union(*(m.read for m in self.members))
+        _, own = launch.footprint(1)
+        shared = sum(size_of(span) for number, span in own.items() if number in read)
+        return shared > 0 and shared >= LEAST_SHARED * sum(map(size_of, own.values()))
+
+    def refusal(self, launch: Launch) -> Refusal | None:
+        """Why a kernel cannot share the loop over rows, or gains nothing; None if it joins.
 
         The shared loops are the longest common prefix of loop extents for which every member stays
         in its row; a strip that fits the cache may need more loops outside, which is a shorter row.
         """
-        # nothing orders the nests of a strip but what they read
-        if not launch.is_plain or any(launch.written & m.touched for m in self.members):
-            return Refusal.NEST
-        if len(self.members) >= MOST_MEMBERS:
-            return Refusal.FULL
-        if any(is_long_product(member, self.limits) for member in (*self.members, launch)):
+        members = [*self.members, launch]
+        if any(is_long_product(member, self.limits) for member in members):
             return Refusal.UNIT
-        if not self.is_related(launch):
-            return Refusal.UNRELATED
         if is_product(launch) and sum(map(is_product, self.members)) >= MOST_PRODUCTS:
             return Refusal.PRODUCTS
         shape, extents = self.shape, tuple([r.extent for r in launch.loops])
-        members = [*self.members, launch]
         written, refusal = written_by(members), Refusal.ROWS
         shared = [(m, i) for m in members for i, n in m.accesses.items() if n in written]
         while shape:
@@ -92,19 +92,10 @@ class FusionGroup:
             if shape == extents[:depth] and all(m.stays(index, depth) for m, index in shared):
                 refusal = Refusal.CACHE
                 if cut := cut_rows(members, shape, self.limits):
-                    self.members, self.shape, self.cut = members, shape, cut
+                    self.shape, self.cut = shape, cut
                     return None
             shape = shape[:-1]
         return refusal
-
-    def is_related(self, launch: Launch) -> bool:
-        """True if a kernel reads what members write, or much of what they read."""
-        if launch.read & written_by(self.members):
-            return True
-        read = frozenset().union(*(m.read for m in self.members))
-        _, own = launch.footprint(1)
-        shared = sum(size_of(span) for number, span in own.items() if number in read)
-        return shared > 0 and shared >= LEAST_SHARED * sum(map(size_of, own.values()))
 
     def fused(self) -> Launch:
         """The members as one kernel."""

@@ -17,47 +17,35 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch, footprint, iterations_of, written_by
-from tinycore.schedule.candidates import Memory, Refusal, refusal_to_read
+from tinycore.schedule.candidates import Group, Refusal
 from tinycore.schedule.inlining import Inlined
 from tinycore.schedule.limits import LAUNCH_CLOCKS, rate_of_unit
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-MOST_MEMBERS: Final = 8
-"""Most kernels of a group, by the time that lowering takes."""
 HELD_BYTES: Final = 128
 """Bytes of a row that each thread holds in registers."""
 
 
-class RowKernel:
+class RowKernel(Group):
     """Kernels that fold rows, and the last one, which may store whole rows."""
 
     kind = "loop over rows"
-    are_neighbors = True
 
-    def __init__(self, first: Launch, limits: Limits, memory: Memory) -> None:
-        self.members, self.limits, self.memory = [first], limits, memory
-        self.rows = first.loops
+    @property
+    def rows(self) -> tuple[UOp, ...]:
+        """The loops over rows."""
+        return self.members[0].loops
 
-    def admit(self, launch: Launch) -> Refusal | None:
-        """Add a kernel if it can take in the others and gains by it; else say why not."""
-        if not launch.is_row:
-            return Refusal.NEST
-        if self.limits.block_wanted == 1 or not self.limits.sums_are_shared:
-            return Refusal.ALONE
-        if (refusal := refusal_to_read(self.members, launch, MOST_MEMBERS)) is not None:
-            return refusal
+    def refusal(self, launch: Launch) -> Refusal | None:
+        """Why a kernel cannot take in the others, or gains nothing by it; None if it does."""
         if not self.is_row_by_row(launch):
             return Refusal.ROWS
         if not all(lie_side_by_side(m) for m in (*self.members, launch)):
             return Refusal.COLUMNS
-        if self.clocks_as_one(launch) > self.clocks_apart(launch):
-            return Refusal.COST
-        self.members.append(launch)
-        return None
+        return Refusal.COST if self.clocks_as_one(launch) > self.clocks_apart(launch) else None
 
     def is_row_by_row(self, launch: Launch) -> bool:
         """True if a kernel is in the loops over rows, and folds no others."""

@@ -19,7 +19,7 @@ from typing import Final
 from tinycore.errors import UnsupportedError
 from tinycore.schedule.collectives import all_gather, folded
 from tinycore.schedule.shard_rules import SHARD_RULES, is_memory
-from tinycore.schedule.storage import is_leaf
+from tinycore.schedule.storage import above_leaves, is_leaf
 from tinycore.uop.movement import axis_after, base_of, below_movement, is_divisible
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, MOVEMENT, SAME_VALUE, Op
@@ -36,7 +36,7 @@ class ShardedGraph:
     def __init__(self, roots: Iterable[UOp]) -> None:
         self.roots = list(roots)
         self.done: dict[UOp, UOp] = {}
-        order = UOp.sink(*self.roots).toposort(lambda n: not is_leaf(n))[:-1]
+        order = above_leaves(self.roots)
         self.depth = max(map(depth_of, order), default=0)
         self.folds: dict[UOp, int | None] = {}
         """The axis of which each device gets a shard of a node whose results are partial."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final
 
 from tinycore.config import settings
 from tinycore.dtype import DType
@@ -23,7 +23,7 @@ from tinycore.render.chains import Sizes, refusal_by_unit, units_of
 from tinycore.schedule.collectives import narrow
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, multiplies_by_lanes, rate_of_unit
-from tinycore.schedule.storage import Storage, is_leaf
+from tinycore.schedule.storage import Storage, is_leaf, region_of, replaced
 from tinycore.uop.movement import axis_along
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -79,32 +79,26 @@ MATRIX_MULTIPLY_ADDS: Final = 512
 IsMemory = Callable[[UOp], bool]
 
 
-class StoredValue(NamedTuple):
-    """A stored node, and the equal node that is computed for it."""
-
-    node: UOp
-    computed: UOp
-
-
-def split_reductions(storage: Storage) -> tuple[StoredValue, ...]:
-    """The values to compute, in an order in which each comes after its partial results."""
-    found: dict[UOp, None] = {}
-    values: list[StoredValue] = []
+def split_reductions(storage: Storage, nodes: Iterable[UOp]) -> dict[UOp, UOp]:
+    """The nodes at and below some that become others, over stored partial results."""
+    values: dict[UOp, UOp] = {}
 
     def is_memory(node: UOp) -> bool:
-        return storage.is_memory(node) or node in found
+        return storage.is_memory(node) or node in values
 
     def add(node: UOp, is_part: bool = False) -> None:
         computed, partials = split_below(node, is_memory, is_part)
         for partial in partials:
             add(partial, is_part=True)
-        found[node] = None
-        values.append(StoredValue(node, computed))
+        values[node] = computed
 
     for node in storage.ordered():
         if numel(node):
             add(node)
-    return tuple(values)
+    changes = {old: new for old, new in values.items() if old is not new}
+    done = replaced(nodes, changes) if changes else {}
+    storage.change(done, values)
+    return done
 
 
 def split_below(node: UOp, is_memory: IsMemory, is_part: bool = False) -> tuple[UOp, list[UOp]]:
@@ -201,9 +195,7 @@ class Reduction:
     @cached_property
     def below(self) -> list[UOp]:
         """The nodes fused into the reduction, and the memory that is read."""
-        node, is_memory = self.node, self.is_memory
-        below = node.toposort(lambda n: n is node or not (is_leaf(n) or is_memory(n)))
-        return [n for n in below if n is not node and n.shape_or_none is not None]
+        return region_of(self.node, self.is_memory)[:-1]
 
     @cached_property
     def read(self) -> list[int]:
@@ -395,7 +387,7 @@ class Reduction:
         """The reduction of the partial results, and of the remainder of the axis."""
         op, axes = self.node.arg
         total = reduce_axes(partial, op, (0 if self.reuses_operands else self.axis,))
-        total = UOp(Op.RESHAPE, self.node.dtype, (total,), self.node.shape)
+        total = UOp(Op.RESHAPE, self.node.dtype, (total,), self.node.shape).alu(Op.VALUE)
         size = self.sizes[self.axis]
         if size % factor == 0:
             return total

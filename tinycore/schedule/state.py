@@ -14,7 +14,6 @@ from tinycore.schedule.items import Step
 from tinycore.schedule.memory_plan import Layout
 from tinycore.schedule.retention import Realized, Replacements, RetentionPolicy
 from tinycore.schedule.shard import ShardedGraph
-from tinycore.schedule.split_reduction import StoredValue
 from tinycore.schedule.storage import Storage
 from tinycore.uop.node import UOp
 
@@ -40,7 +39,6 @@ class State:
     refusals: tuple[str, ...] = ()
     """Why attention is no single kernel, where it is not."""
     storage: Storage = field(default_factory=Storage)
-    values: tuple[StoredValue, ...] = ()
     groups: KernelGroups = field(default_factory=lambda: KernelGroups(Storage()))
     stored: Replacements = field(default_factory=dict)
     """Nodes with memory, and that memory."""

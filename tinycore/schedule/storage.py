@@ -23,7 +23,7 @@ from tinycore.schedule.kernel import custom_of, nbytes, numel
 from tinycore.schedule.limits import chained_types, limits_of, multiplies_by_lanes
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.movement import base_of, source_below
-from tinycore.uop.node import UOp
+from tinycore.uop.node import UOp, exchange, ordered
 from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, MOVEMENT, SAME_VALUE, TRANSCENDENTAL, Op
 from tinycore.uop.shape import DeviceLike
 from tinycore.uop.size import greatest
@@ -99,6 +99,7 @@ class Reason(Enum):
     COMPARED = "compared with itself, to be equal"
     BUFFER_LIMIT = "its kernel would exceed the buffers of the device"
     PARTIAL = "partial result of a split reduction"
+    SAVED = "overwritten before it is read"
 
 
 def is_stored(node: UOp) -> bool:
@@ -127,6 +128,22 @@ def is_leaf(node: UOp) -> bool:
     return node.op in NEVER_STORED or (node.op is Op.ASSIGN and is_stored(node))
 
 
+def is_no_leaf(node: UOp) -> bool:
+    """True if scheduling goes on below a node."""
+    return not is_leaf(node)
+
+
+def above_leaves(roots: Iterable[UOp]) -> list[UOp]:
+    """Some nodes and all below them down to leaves, sources first."""
+    return UOp.sink(*roots).toposort(is_no_leaf)[:-1]
+
+
+def region_of(node: UOp, is_memory: Callable[[UOp], bool]) -> list[UOp]:
+    """The nodes that are computed in the kernel of a node, and the leaves that they read."""
+    below = node.toposort(lambda n: n is node or not (is_leaf(n) or is_memory(n)))
+    return [n for n in below if n.shape_or_none is not None]
+
+
 def rebuilt_above_leaves(
     nodes: Mapping[UOp, UOp], change: Callable[[UOp, UOp, Mapping[UOp, UOp]], UOp]
 ) -> dict[UOp, UOp]:
@@ -134,10 +151,33 @@ def rebuilt_above_leaves(
     one over new sources, and those that are done.
     """
     done: dict[UOp, UOp] = {}
-    for node in UOp.sink(*nodes.values()).toposort(lambda n: not is_leaf(n))[:-1]:
+    for node in above_leaves(nodes.values()):
         new = node if is_leaf(node) else node.with_src(tuple([done[s] for s in node.src]))
         done[node] = change(node, new, done)
     return {old: done[new] for old, new in nodes.items()}
+
+
+def replaced(nodes: Iterable[UOp], changes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
+    """The nodes at and below some that become others, where some have another in their place.
+
+    What these are made of is replaced, too. It takes few calls in a row if `changes` have those
+    first that others are made of.
+    """
+    done: dict[UOp, UOp] = {}
+    seen: set[UOp] = set()
+
+    def visit(root: UOp) -> None:
+        order = ordered(root, lambda n: is_no_leaf(n) and n not in changes, seen)
+        for node in order:
+            if node in changes and node not in done:
+                visit(new := changes[node])
+                done[node] = done.get(new, new)
+        exchange(order, done, is_no_leaf)
+        seen.update(order)
+
+    for root in (*changes, UOp.sink(*nodes)):
+        visit(root)
+    return done
 
 
 def users_of(graph: Sequence[UOp]) -> dict[UOp, list[UOp]]:
@@ -165,8 +205,7 @@ class Storage:
         hoists what is computed from it alone; None where nothing is pruned.
         """
         self.roots = [b for root in roots if not is_leaf(b := computed_of(root))]
-        below = UOp.sink(*self.roots).toposort(lambda n: not is_leaf(n))[:-1]
-        self.graph = [n for n in below if n.shape_or_none is not None]
+        self.graph = [n for n in above_leaves(self.roots) if n.shape_or_none is not None]
         """All nodes down to the leaves, in topological order."""
         self.position = {n: place for place, n in enumerate(self.graph)}
         self.users = users_of(self.graph)
@@ -213,6 +252,14 @@ class Storage:
     def store(self, node: UOp, reason: Reason) -> None:
         """Store a node; the first reason counts."""
         self.reasons.setdefault(node, reason)
+
+    def change(self, done: Mapping[UOp, UOp], values: Iterable[UOp]) -> None:
+        """Go on with other nodes in place of some; all `values` are stored, sources first."""
+        self.roots = [done.get(n, n) for n in self.roots]
+        self.cuts = {done.get(n, n) for n in self.cuts}
+        self.invariant = frozenset([done.get(n, n) for n in self.invariant])
+        known, stored = self.reasons, dict.fromkeys((*values, *self.reasons))
+        self.reasons = {done.get(n, n): known.get(n, Reason.PARTIAL) for n in stored}
 
     def ordered(self) -> list[UOp]:
         """The stored nodes, in topological order."""
@@ -447,8 +494,7 @@ class Storage:
 
     def bytes_read_for(self, node: UOp) -> int:
         """The bytes of all memory that a value is computed from."""
-        below = node.toposort(lambda n: not (is_leaf(n) or n in self.reasons))
-        return sum(nbytes(n) for n in below if self.is_memory(n))
+        return sum(nbytes(n) for n in region_of(node, self.is_memory) if self.is_memory(n))
 
     def is_mask_of_chain(self, node: UOp, bottom: UOp) -> bool:
         """True for a mask computed from indices alone and applied to the scores of a possible chain

@@ -108,9 +108,8 @@ class Strips(Joined):
     def read(self, group: KernelGroup, shared: Mapping[UOp, UOp], node: UOp) -> UOp | None:
         """The pointer that a group loads a node by, of which some are `shared`; None for what it
         computes."""
-        if node in group.outputs:
-            return None
-        if (memory := shared.get(node)) is None and (memory := self.memory_read(node)) is None:
+        memory = shared.get(node, self.read_from.get(node))
+        if memory is None or node in group.outputs:
             return None
         return self.after[memory] if memory in self.after else self.pointer_to(memory)
 
@@ -128,10 +127,9 @@ class Strips(Joined):
             point.append(counter)
         memories = [self.maker.groups.output_memory(node) for node in group.outputs]
         pointers = [self.written(memory) for memory in memories]
-        values = [group.computed.get(node, node) for node in group.outputs]
         for shared in (self.shared, {}):
             reader = RegionReader(partial(self.read, group, shared), self.number + 1)
-            pairs = zip(values, pointers, strict=True)
+            pairs = zip(group.outputs, pointers, strict=True)
             stores = [store(reader, value, tuple(point), pointer) for value, pointer in pairs]
             if all(self.stays(place, row) for place in reader.done if place.node in shared):
                 break

@@ -27,7 +27,7 @@ from tinycore.plugin import (
     register,
     unregister,
 )
-from tinycore.schedule import row_fusion
+from tinycore.schedule.row_fusion import FusionGroup
 
 WRITTEN = "model.bin"
 
@@ -142,7 +142,7 @@ def test_equal_launches_share_a_kernel(tmp_path: Path, monkeypatch: pytest.Monke
     def twice(x: Tensor, weight: Tensor) -> Tensor:
         return (x @ weight) @ weight
 
-    monkeypatch.setattr(row_fusion, "MOST_MEMBERS", 1)  # or both would be one launch
+    monkeypatch.setattr(FusionGroup, "most", 1)  # or both would be one launch
     square = Tensor([[1.0, 2.0], [3.0, 4.0]])
     model = export(twice, {"x": square, "weight": square + 1}, "paper", tmp_path)
 

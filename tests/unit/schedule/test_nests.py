@@ -45,6 +45,17 @@ def test_equal_layers_are_made_once(made: list[object]) -> None:
     assert len(made) == 1
 
 
+def test_equal_steps_of_two_writes_are_made_once(made: list[object]) -> None:
+    pairs = [(tensor(n, 2.0), tensor(1.0, n)) for n in (0.5, 3.0)]
+    for moment, weight in pairs:
+        moment.assign(moment * 0.5 + 1)
+        weight.assign(weight - moment)
+    Tensor.realize(*(x for pair in pairs for x in pair))
+
+    assert [weight.tolist() for _, weight in pairs] == [[-0.25, -1.5], [-1.5, 1.0]]
+    assert len(made) == 1
+
+
 DIFFERENT: list[tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = [
     (lambda a, b: a - b, lambda a, b: b - a),
     (lambda a, b: a * 2 + 3, lambda a, b: a * 2 + 2),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy
 import pytest
@@ -270,3 +270,29 @@ def test_gradient_that_repeats_a_number_is_written_to_after_it_is_realized() -> 
 
     assert gradient.tolist() == [[3.75, 3.75], [3.75, 3.75]]
     assert before.tolist() == [[1.875, 1.875], [1.875, 1.875]]
+
+
+MOVES: Final[dict[str, Callable[[Any], Any]]] = {
+    "rows": lambda x: x[::-1],
+    "columns": lambda x: x[:, ::-1],
+    "axes": lambda x: x.T,
+    "twice": lambda x: x.T[::-1],
+}
+
+
+@pytest.mark.parametrize("move", MOVES.values(), ids=MOVES)
+def test_elements_that_move_within_their_memory_are_read_before_they_are_written(
+    move: Callable[[Any], Any],
+) -> None:
+    # of more than one axis: there the memory that is read is reshaped
+    expected = numpy.arange(16, dtype=numpy.int32).reshape(4, 4)
+    x = Tensor(expected.copy()).realize()
+
+    x.assign(move(x)).realize()
+    expected = move(expected).copy()
+    x *= move(x)
+    expected = expected * move(expected)
+    x[:2] += move(x)[:2]
+    expected[:2] += move(expected)[:2].copy()
+
+    assert x.tolist() == expected.tolist()

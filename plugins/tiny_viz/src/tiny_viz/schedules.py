@@ -23,7 +23,7 @@ from tiny_viz.passes import difference
 from tinycore import Context
 from tinycore.errors import FileFormatError, TinycoreError
 from tinycore.schedule import explain
-from tinycore.schedule.kernel import kernel_name, memory_of
+from tinycore.schedule.kernel import kernel_name
 from tinycore.schedule.pipeline import SCHEDULE_PIPELINE
 from tinycore.schedule.state import State
 from tinycore.uop.node import UOp
@@ -107,16 +107,13 @@ class Found:
     @cached_property
     def reasons(self) -> dict[UOp, str]:
         """The reason why a value is in memory, or would be if its readers had own kernels."""
-        found = {n: reason.value for n, reason in self.state.storage.reasons.items()}
-        partial = "partial result of a split reduction"
-        return found | {v.node: partial for v in self.state.values if v.node not in found}
+        return {n: reason.value for n, reason in self.state.storage.reasons.items()}
 
     @cached_property
     def places(self) -> dict[UOp, int]:
         """The numbers of the memory of values."""
         numbers = {memory: number for number, memory in enumerate(self.state.memory)}
-        stored = self.state.stored
-        found = {n: memory_of(stored[n]) for n in self.reasons if n in stored}
+        found = {n: self.state.groups.output_memory(n) for n in self.reasons}
         return {n: numbers[memory] for n, memory in found.items() if memory in numbers}
 
     @cached_property
