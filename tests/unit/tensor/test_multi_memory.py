@@ -370,3 +370,14 @@ def test_part_of_symbolic_size_is_read_from_several_devices(axis: int | None) ->
 
     assert memory[:rows].shard(group(2), axis).tolist() == [[0, 1], [2, 3], [4, 5]]
     assert memory[:rows].shard(group(2), axis).T.tolist() == [[0, 2, 4], [1, 3, 5]]
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_what_was_cut_into_kernels_reads_memory_before_it_is_overwritten(axis: int | None) -> None:
+    x = Tensor([-4.0, 2.0, 3.0, 1.0]).shard(group(2), axis).realize()
+    total = (x + x.sum()).contiguous()
+    x[2:] = 8.0
+    total.kernelize()
+
+    assert x.clone().tolist() == [-4.0, 2.0, 8.0, 8.0]
+    assert total.tolist() == [-2.0, 4.0, 5.0, 3.0]

@@ -393,7 +393,8 @@ def readers_of_overwritten(form: CanonicalGraph, roots: Iterable[UOp]) -> list[U
     the latest writes on several devices: one is done as a whole, whatever parts of it are read.
     """
     done = {*form.assigned, *form.roots}
-    replaced = {base_of(n.src[0]) for n in form.assigned}
+    # on several devices kernels read parts
+    replaced = {part for n in form.assigned for part in parts_of(base_of(n.src[0]))}
     latest = set(form.assigned) - replaced
     parted = latest.difference(map(base_of, form.roots))
     whole = [n for n in form.assigned if n in parted and is_group(n.device)]
