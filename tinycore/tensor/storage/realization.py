@@ -394,7 +394,7 @@ def readers_of_overwritten(form: CanonicalGraph, roots: Iterable[UOp]) -> list[U
     """
     done = {*form.assigned, *form.roots}
     # on several devices kernels read parts
-    replaced = {part for n in form.assigned for part in parts_of(base_of(n.src[0]))}
+    replaced = {base_of(part) for n in form.assigned for part in parts_of(n.src[0])}
     latest = set(form.assigned) - replaced
     parted = latest.difference(map(base_of, form.roots))
     whole = [n for n in form.assigned if n in parted and is_group(n.device)]
