@@ -287,3 +287,26 @@ def test_steps_that_happen_in_order_may_be_named_in_their_order() -> None:
     assert apply_plan(kernel, (Reorder((outer, inner)),)) is kernel
     with pytest.raises(ArgumentError, match="steps that happen in order"):
         apply_plan(kernel, (Reorder((inner, outer)),))
+
+
+@pytest.mark.parametrize(
+    ("step", "problem"),
+    [
+        (Bind((1,), AxisKind.UNROLL), "how often the loop runs is known at launch only"),
+        (Bind((2,), AxisKind.BLOCK), "the loop is ordered already"),
+        (Peel((0,), (5, 3)), "a part of 6 steps has none"),
+        (Split((0,), -2), "steps of -2 do not cut a loop of 6"),
+        (Fuse((0,), (3,), 5, 36), "loops of 6 by 6 have more"),
+        (Fuse((0,), (3,), 7, 40), "loops of 6 by 6 have more"),
+    ],
+    ids=str,
+)
+def test_steps_that_would_change_values_are_refused(step: Step, problem: str) -> None:
+    i, j, n = UOp.range(6, 0), UOp.range(6, 3), UOp.variable("n", 1, 9)
+    varied, k = UOp.range(n, 1), UOp.range(7, 2, AxisKind.ORDERED)
+    whole = store(element(0, dtypes.float32, 36, i * 6 + j), UOp.const(dtypes.float32, 1))
+    others = store(element(2, dtypes.float32, 63, varied * 7 + k), UOp.const(dtypes.float32, 1))
+    loops = [UOp(Op.END, dtypes.void, (whole, i, j)), UOp(Op.END, dtypes.void, (others, varied, k))]
+
+    with pytest.raises(ArgumentError, match=problem):
+        apply_plan(UOp.sink(*loops), (step,))

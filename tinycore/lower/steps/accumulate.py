@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, arrays_of, numbered, text_of
+from tinycore.lower.loops import Number, arrays_of, counter_of, numbered, text_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
 
@@ -34,28 +34,18 @@ class Accumulate:
 
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with this step done. Raises ArgumentError if no sum is over these loops."""
-        return accumulate(kernel, self)
-
-
-def accumulate(kernel: UOp, step: Accumulate) -> UOp:
-    """Apply one Accumulate. Raises ArgumentError if no sum is over these loops."""
-    loops = {n.number: n for n in kernel.every(Op.RANGE)}
-    outputs = [loops[number] for number in step.outputs]
-    around = [loops[number] for number in step.reduced]
-    sums = [n for n in kernel.every(Op.REDUCE) if set(around) <= set(n.src[1:])]
-    if not sums or any(other in n.toposort()[:-1] for n in sums for other in sums):
-        raise ArgumentError(f"{step} holds nothing: no sums side by side are over its loops")
-    first = len(arrays_of(kernel))
-    arrays = [array_of(n, outputs, number) for number, n in enumerate(sums, first)]
-    cleared = closed([clearing(n, a, outputs) for n, a in zip(sums, arrays, strict=True)])
-    steps = [updating(n, a, outputs, around, cleared) for n, a in zip(sums, arrays, strict=True)]
-    updated = closed(steps, *around)
-    return kernel.substitute(
-        {
-            n: place(a.after(updated), outputs).load(n.dtype)
-            for n, a in zip(sums, arrays, strict=True)
-        }
-    )
+        outputs = [counter_of(kernel, number) for number in self.outputs]
+        around = [counter_of(kernel, number) for number in self.reduced]
+        sums = [n for n in kernel.every(Op.REDUCE) if set(around) <= set(n.src[1:])]
+        if not sums or any(other in n.toposort()[:-1] for n in sums for other in sums):
+            raise ArgumentError(f"{self} holds nothing: no sums side by side are over its loops")
+        arrays = {n: array_of(n, outputs, k) for k, n in enumerate(sums, len(arrays_of(kernel)))}
+        cleared = closed([clearing(n, a, outputs) for n, a in arrays.items()])
+        steps = [updating(n, a, outputs, around, cleared) for n, a in arrays.items()]
+        updated = closed(steps, *around)
+        return kernel.substitute(
+            {n: place(a.after(updated), outputs).load(n.dtype) for n, a in arrays.items()}
+        )
 
 
 def array_of(total: UOp, outputs: list[UOp], number: int) -> UOp:
@@ -88,15 +78,11 @@ def updating(total: UOp, array: UOp, outputs: list[UOp], around: list[UOp], clea
     value = total.with_src((total.src[0], *left)) if left else total.src[0]
     inside = place(array.after(cleared, *around), list(own.values()))
     present = inside.load(total.dtype)
-    return inside.store(present.alu(total.arg, value.substitute(dict(own))))
+    return inside.store(present.alu(total.arg, value.substitute(own)))
 
 
 def closed(stores: list[UOp], *around: UOp) -> UOp:
-    """Adjacent stores, closed over the loops around and their own."""
-    own = dict.fromkeys(r for s in stores for r in own_loops(s))
+    """Adjacent stores, closed over the loops around and their own, the outermost first."""
+    places = [s.src[0].src[1] for s in stores]
+    own = dict.fromkeys(r for p in places for r in sorted(p.ranges, key=lambda r: r.number))
     return UOp.group(*stores).end(*around, *own)
-
-
-def own_loops(store: UOp) -> list[UOp]:
-    """The loops over the array that a STORE is in, outermost first."""
-    return sorted(store.src[0].src[1].ranges, key=lambda r: r.number)

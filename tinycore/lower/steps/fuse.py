@@ -38,12 +38,17 @@ class Fuse:
         return f"fuse({text_of(self.outer, self.inner)}{pitch})"
 
     def apply(self, kernel: UOp) -> UOp:
-        """The kernel with one counter in place of `outer * extent(inner) + inner`."""
+        """The kernel with one counter in place of `outer * extent(inner) + inner`.
+
+        Raises ArgumentError for a pitch that leaves steps out.
+        """
         outer, inner = counter_of(kernel, self.outer), counter_of(kernel, self.inner)
         size = self.pitch or inner.extent
         fused = UOp.range(self.steps or outer.extent * size, self.outer, outer.kind)
         places = {outer: fused // size, inner: fused % size}
         if self.pitch:
+            if size < inner.extent or fused.extent < outer.extent * size - size + inner.extent:
+                raise ArgumentError(f"{self}: loops of {outer.extent} by {inner.extent} have more")
             kernel = with_rows(kernel, outer, inner, fused, size)
             inside = [place < loop.extent for loop, place in places.items()]
             kernel = gate_stores(kernel, inside[0] & inside[1], inner)

@@ -36,26 +36,22 @@ class Pair:
         return f"pair({text_of(self.axis)})"
 
     def apply(self, kernel: UOp) -> UOp:
-        """The kernel with this step done. Raises ArgumentError where no such sum is folded."""
-        return pair(Split(self.axis, 2).apply(kernel), (*self.axis, INNER))
+        """The kernel with this step done: the inner part of the loop is PAIR, its products DOT.
 
-
-def pair(kernel: UOp, number: Number) -> UOp:
-    """A Pair whose loop was split: the inner part becomes PAIR, its products DOT.
-
-    Raises ArgumentError where something else than a sum of narrow products is folded.
-    """
-    counter = counter_of(kernel, number)
-    twin = counter.replace(arg=Axis(number, AxisKind.PAIR))
-    replacements = {}
-    for closer in closer_of(kernel, counter):
-        if not is_paired(closer):
-            raise ArgumentError(f"loop {number} folds something else than narrow products")
-        value = closer.src[0]
-        product = UOp(Op.DOT, dtypes.int32, tuple(map(narrowed, value.src)))
-        body = product if value.dtype is product.dtype else product.bitcast(value.dtype)
-        replacements[closer] = closer.with_src((body, *closer.src[1:])).substitute({counter: twin})
-    return kernel.substitute(replacements)
+        Raises ArgumentError where something else than a sum of narrow products is folded.
+        """
+        kernel = Split(self.axis, 2).apply(kernel)
+        counter = counter_of(kernel, number := (*self.axis, INNER))
+        twin = counter.replace(arg=Axis(number, AxisKind.PAIR))
+        done = {}
+        for closer in closer_of(kernel, counter):
+            if not is_paired(closer):
+                raise ArgumentError(f"loop {number} folds something else than narrow products")
+            value = closer.src[0]
+            product = UOp(Op.DOT, dtypes.int32, tuple(map(narrowed, value.src)))
+            body = product if value.dtype is product.dtype else product.bitcast(value.dtype)
+            done[closer] = closer.with_src((body, *closer.src[1:])).substitute({counter: twin})
+        return kernel.substitute(done)
 
 
 def is_paired(closer: UOp) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
+from tinycore.errors import ArgumentError
 from tinycore.lower.loops import Number, closer_of, counter_of, loops_within, numbered, text_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -30,9 +31,14 @@ class Peel:
         return f"peel({text_of(self.axis)} at {' '.join(map(str, self.at))})"
 
     def apply(self, kernel: UOp) -> UOp:
-        """The kernel with the body once for each part, the loops inside of it copied."""
+        """The kernel with the body once for each part, the loops inside of it copied.
+
+        Raises ArgumentError for a part without steps.
+        """
         counter = counter_of(kernel, self.axis)
         edges = (0, *self.at, counter.extent)
+        if sorted({*edges}) != [*edges]:
+            raise ArgumentError(f"{self}: a part of {counter.extent} steps has none")
         return kernel.substitute({c: peeled(c, counter, edges) for c in closer_of(kernel, counter)})
 
 
@@ -48,11 +54,8 @@ def peeled(closer: UOp, counter: UOp, edges: tuple[int, ...]) -> UOp:
         # A loop is closed once: each part has copies of the loops inside.
         copies = {r: numbered(r, part) for r in loops_within(closer, around, counter)}
         body = closer.src[0].substitute(copies | {counter: here + start})
-        loops = (
-            (*[copies[r] for r in own], here)
-            if closer.op is Op.REDUCE
-            else (here, *[copies[r] for r in own])
-        )
+        inner = [copies[r] for r in own]
+        loops = (*inner, here) if closer.op is Op.REDUCE else (here, *inner)
         found.append(UOp(closer.op, closer.dtype, (body, *loops), closer.arg))
     if closer.op is Op.REDUCE:
         return reduce(lambda a, b: a.alu(closer.arg, b), found)

@@ -74,7 +74,7 @@ class Split:
         """The kernel with this step done. Raises ArgumentError for steps longer than the loop."""
         counter, by = counter_of(kernel, self.axis), self.by
         passes_end = self.tail in (Tail.GUARD, Tail.GATE)
-        if by > counter.extent and not passes_end:
+        if by < 1 or (by > counter.extent and not passes_end):
             raise ArgumentError(f"{self}: steps of {by} do not cut a loop of {counter.extent}")
         if not counter.is_fixed and not self.is_guarded(counter):
             return with_remainder(kernel, counter, by)
@@ -136,9 +136,7 @@ def guarded(
     if gates or may_be_empty(counter):
         kernel = gate_loads(kernel, value < extent, counter)
     kernel = masked(kernel, value < extent, counter)
-    if gates:
-        return replace_counter(kernel, counter, outer, inner, value)
-    if counter.is_fixed or not may_read_past(kernel, counter, value):
+    if not gates and (counter.is_fixed or not may_read_past(kernel, counter, value)):
         last = UOp.index(counter.extent - 1) if counter.is_fixed else extent - 1
         value = UOp(Op.MIN, value.dtype, (value, last), MASKED)
     return replace_counter(kernel, counter, outer, inner, value)
