@@ -383,3 +383,13 @@ def test_what_was_cut_into_kernels_reads_memory_before_it_is_overwritten(axis: i
     assert x.clone().tolist() == [[-4.0, 2.0], [8.0, 8.0]]
     assert total.tolist() == [[-2.0, 4.0], [5.0, 3.0]]
     assert same.tolist() == [-4.0, 2.0, 3.0, 1.0]
+
+
+def test_a_write_that_was_cut_into_kernels_is_done_once_for_all_parts() -> None:
+    """The copy of each part shares a kernel with the write, which a part that is read begins."""
+    x = Tensor([-4, 16, 2, -8]).shard(group(2), 0).realize()
+    x += 1
+    same = x.clone().kernelize()
+
+    assert same[-2].item() == 3
+    assert (same.tolist(), x.tolist()) == ([-3, 17, 3, -7], [-3, 17, 3, -7])

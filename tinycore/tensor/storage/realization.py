@@ -397,8 +397,10 @@ def readers_of_overwritten(form: CanonicalGraph, roots: Iterable[UOp]) -> list[U
     replaced = {base_of(part) for n in form.assigned for part in parts_of(n.src[0])}
     latest = set(form.assigned) - replaced
     parted = latest.difference(map(base_of, form.roots))
-    whole = [n for n in form.assigned if n in parted and is_group(n.device)]
-    return [*whole, *readers(dict.fromkeys(roots), replaced.__contains__, done, latest)]
+    whole = [
+        n for n in form.assigned if n in parted and (is_group(n.device) or n.src[1].op is Op.KERNEL)
+    ]
+    return whole + readers(dict.fromkeys(roots), replaced.__contains__, done, latest)
 
 
 def readers(
@@ -420,7 +422,7 @@ def readers(
             reading.add(node)
             if graph.is_alone(node) and node not in done:
                 copies.append(node)
-    return list(dict.fromkeys((*copies, *(n for n in nodes if n in reading))))
+    return [*dict.fromkeys(copies + [n for n in nodes if n in reading])]
 
 
 def shows_memory(node: UOp, done: Collection[UOp]) -> bool:
