@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import numpy
@@ -11,6 +12,7 @@ import pytest
 
 from tinycore import Context, GlobalCounters, Tensor, TinyJit
 from tinycore.errors import JitError
+from tinycore.tensor.capture import jit
 from tinycore.tensor.capture.jit import MOST_CAPTURES
 
 
@@ -227,6 +229,31 @@ def test_a_value_that_always_changes_is_refused_in_the_end() -> None:
 
     with pytest.raises(JitError, match=r"argument \[1\] is 99, was 63"):
         step(host(1), 99)
+
+
+class Unprintable(int):
+    """A number that cannot be shown."""
+
+    def __repr__(self) -> str:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(1 << 20000, 3 << 20000), (Unprintable(2), Unprintable(4)), ("a" * 99 + "b", "a" * 99 + "c")],
+    ids=["huge", "unprintable", "long"],
+)
+def test_values_that_are_shown_in_part_or_not_at_all_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, one: Any, other: Any
+) -> None:
+    monkeypatch.setattr(jit, "MOST_CAPTURES", 1)
+    inside = one
+    step = TinyJit(lambda x, k: x + (1 if k == inside else 0))
+    for number in range(3):
+        assert step(host(number), one).tolist() == [number + 1]
+
+    with pytest.raises(JitError, match=r"differed from the last one: argument \[1\] is .*, was "):
+        step(host(1), other)
 
 
 def test_reading_a_value_inside_is_refused() -> None:

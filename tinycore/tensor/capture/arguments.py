@@ -22,7 +22,7 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffers_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.graph import is_constant, without_own
-from tinycore.tensor.guards.keys import ATOMS, Same, constant_key, shortened, value_shown
+from tinycore.tensor.guards.keys import ATOMS, Fact, Same, constant_key, fact_of, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below
@@ -280,19 +280,20 @@ class Arguments:
         return exchanging(node, self.names.held) if sizes_below([node]) else node
 
     @property
-    def facts(self) -> dict[str, str]:
-        """Values that the key depends on, as text, by their places."""
+    def facts(self) -> dict[str, Fact]:
+        """Values that the key depends on, by their places."""
         free = Naming(keeps_given=False).free
 
-        def told(value: Any) -> str:
+        def told(value: Any) -> Fact:
             if not isinstance(value, Tensor):
-                return value_shown(value)
+                return fact_of(value)
             node = exchanging(value.uop, free)
-            return f"a tensor of shape {node.shape}, {node.dtype!r}, on {node.device}"
+            text = f"a tensor of shape {node.shape}, {node.dtype!r}, on {node.device}"
+            return text, text
 
         names = [f"setting {name}" for name in GUARDED]
         names += "the default device", "which arguments share memory"
-        settings = map(shortened, self.key[-len(names) :])
+        settings = [(part, shortened(part)) for part in self.key[-len(names) :]]
         facts = {path: told(v) for path, v in self.leaves if not isinstance(v, Size)}
         return facts | dict(zip(names, settings, strict=True))
 
@@ -373,11 +374,10 @@ def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:
     return tuple([number[b] for b in nodes])
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def differences(before: dict[str, Fact], now: dict[str, Fact]) -> list[str]:
     """Differences between the facts of two calls, as text."""
-    absent = "absent"
-    return [
-        f"{path} is {now.get(path, absent)}, was {before.get(path, absent)}"
-        for path in {**before, **now}
-        if before.get(path) != now.get(path)
-    ]
+    pairs = [(path, now.get(path, ABSENT), before.get(path, ABSENT)) for path in before | now]
+    return [f"{path} is {new[1]}, was {old[1]}" for path, new, old in pairs if new[0] != old[0]]
+
+
+ABSENT: Final[Fact] = None, "absent"

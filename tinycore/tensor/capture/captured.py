@@ -25,6 +25,7 @@ from tinycore.tensor.capture.proxies import (
 from tinycore.tensor.capture.recorded_call import RecordedCall
 from tinycore.tensor.guards.environment import Environment, Walk
 from tinycore.tensor.guards.guard import Guard
+from tinycore.tensor.guards.keys import Fact
 from tinycore.tensor.storage import held_values
 from tinycore.uop.size import Conditions, noting, sealed
 
@@ -51,8 +52,8 @@ class Capture:
     """Paths in the environment that the function has changed, but for tensors left there."""
     recorded: RecordedCall | None = None
     """The recorded call; None until the capture is complete."""
-    facts: dict[str, str] = field(default_factory=dict)
-    """Values that are expected of these calls, as text, by their places."""
+    facts: dict[str, Fact] = field(default_factory=dict)
+    """Values that are expected of these calls, by their places."""
     conditions: Conditions = field(default_factory=dict)
     """The guards on the numbers of Variables, from the calls that were run."""
     admitted: set[tuple[int, ...]] = field(default_factory=set)

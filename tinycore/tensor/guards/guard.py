@@ -185,10 +185,12 @@ class Guard:
         found = self.value_at(roots, box.parent, box.place)
         return type(found) if place == ITS_CLASS else box.reader.read(found)[place]
 
-    def facts(self) -> dict[str, str]:
-        """The expected plain values and objects, as text, by their places in words."""
+    def facts(self) -> dict[str, keys.Fact]:
+        """The expected plain values and objects, by their places in words."""
         return {
-            box.where(place): f"object {own}" if role.fits is never else keys.shortened(role.of)
+            box.where(place): keys.fact_of_object(own)
+            if role.fits is never
+            else keys.fact_of(role.of)
             for box in self.boxes
             for place, (role, own) in enumerate(zip(box.roles, box.ids, strict=True))
             if role.fits is never or (role.fits is alike and type(role.of) is not types.CodeType)

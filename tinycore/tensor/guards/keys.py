@@ -144,13 +144,25 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, PLAIN_TYPES) and not isinstance(value, type)
 
 
-def value_shown(value: Any) -> str:
-    """A value that is compared with those of other calls, as text."""
+Fact = tuple[Hashable, str]
+"""A key that is compared with those of other calls, and its text."""
+
+
+def fact_of(value: Any) -> Fact:
+    """A value that is expected of a call."""
     is_told = is_plain(value) or isinstance(value, type)
-    return shortened(value) if is_told else f"object {id(value)}"
+    return (constant_key(value), shortened(value)) if is_told else fact_of_object(id(value))
+
+
+def fact_of_object(number: int) -> Fact:
+    """An object, of which the identity is expected."""
+    return number, f"object {number}"
 
 
 def shortened(value: Any) -> str:
     """A value on one line of some length."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of a class of the caller, or a number of thousands of digits
+        text = object.__repr__(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
