@@ -630,9 +630,14 @@ def test_limits_outside_of_the_dtype_do_not_wrap() -> None:
         assert found.dtype is dtypes.uint8
         assert found.tolist() == [1, 200]
     assert signed.minimum(300).tolist() == signed.clamp(max_=300).tolist() == [-5, 100]
+    large: Any = numpy.int64(300)
+    for found in (small.minimum(large), small.maximum(-1), small.clamp(-1, 300)):
+        found += 1  # they are no views
+    assert small.tolist() == [1, 200]
     assert small.maximum(float("inf")).tolist() == [float("inf")] * 2
-    with pytest.raises(DTypeError, match="outside of dtypes"):
-        small.maximum(300)
+    for limit in (300, large):
+        with pytest.raises(DTypeError, match="outside of dtypes"):
+            small.maximum(limit)
     with pytest.raises(DTypeError, match="outside of dtypes"):
         signed.minimum(-300)
     with pytest.raises(DTypeError, match="outside of dtypes"):

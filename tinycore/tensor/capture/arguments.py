@@ -376,8 +376,6 @@ def first_occurrences(nodes: list[UOp]) -> tuple[int, ...]:
 
 def differences(before: dict[str, Fact], now: dict[str, Fact]) -> list[str]:
     """Differences between the facts of two calls, as text."""
-    pairs = [(path, now.get(path, ABSENT), before.get(path, ABSENT)) for path in before | now]
+    absent: Fact = None, "absent"
+    pairs = [(path, now.get(path, absent), before.get(path, absent)) for path in before | now]
     return [f"{path} is {new[1]}, was {old[1]}" for path, new, old in pairs if new[0] != old[0]]
-
-
-ABSENT: Final[Fact] = None, "absent"

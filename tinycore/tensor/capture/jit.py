@@ -209,10 +209,9 @@ class TinyJit(Generic[Parameters, Result]):
             self.kinds[key] = [c for c in captures if c.guard is None or not c.guard.gone]
         known = self.captures
         if len(known) >= MOST_CAPTURES:
-            before = known[-1].facts
             assert self.around is not None, "there is a function to run"
             now = given.facts | self.around.walk(given.objects).guard().facts()
-            what = "; ".join([*differences(before, now), *self.broken(given)[-1:]])
+            what = "; ".join([*differences(known[-1].facts, now), *self.broken(given)[-1:]])
             raise JitError(
                 f"{self.name} was called in {MOST_CAPTURES} ways, each of which needs a "
                 f"capture; what differed from the last one: {what}. Pass what changes from "

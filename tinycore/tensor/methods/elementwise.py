@@ -148,21 +148,24 @@ class Elementwise(Operands):
         >>> Tensor([1, 5]).maximum(3).tolist(), Tensor([1, 5]).minimum(3).tolist()
         ([3, 5], [1, 3])
         """
-        return self if self._is_within(Op.MAX, x) else self._binary("maximum", Op.MAX, x)
+        return self._binary("maximum", Op.MAX, self._limit(Op.MAX, x))
 
     def minimum(self, x: Self | Scalar) -> Self:
         """The lesser of two; NaN if either is NaN."""
-        return self if self._is_within(Op.MIN, x) else self._binary("minimum", Op.MIN, x)
+        return self._binary("minimum", Op.MIN, self._limit(Op.MIN, x))
 
-    def _is_within(self, op: Op, x: Self | Scalar) -> bool:
-        """True if no element is beyond an integer that is outside of this dtype. Raises DTypeError
-        for one that all are beyond.
+    def _limit(self, op: Op, x: Self | Scalar) -> Self | Scalar:
+        """A limit; the last number of this dtype for an integer outside that no element is beyond.
+        Raises DTypeError for one that all are beyond.
         """
-        bound = self._comparable(x)
-        is_outside = isinstance(bound, float) and math.isinf(bound) and bound != x
-        if is_outside and (x > 0) is (op is Op.MAX):
-            raise DTypeError(f"a limit of {x} is outside of {self.dtype!r}; cast the tensor first")
-        return is_outside
+        bound, is_least = self._comparable(x), op is Op.MAX
+        if isinstance(bound, float) and math.isinf(bound) and bound != x:
+            if (bound > 0) is is_least:
+                raise DTypeError(
+                    f"a limit of {x} is outside of {self.dtype!r}; cast the tensor first"
+                )
+            x = (dtypes.min if is_least else dtypes.max)(self.dtype)
+        return x
 
     # --- bits
 

@@ -150,20 +150,16 @@ class Functions(Elementwise):
         """
         if min_ is None and max_ is None:
             raise ArgumentError("clamp: give min_, max_ or both")
-        result = self
-        if min_ is not None and not self._is_within(Op.MAX, min_):
-            result = (self < min_)._limiting(min_, self)
-        if max_ is None or result._is_within(Op.MIN, max_):
-            return result
-        return (result > max_)._limiting(max_, result)
+        result = self if min_ is None else (self < min_)._limiting(Op.MAX, min_, self)
+        return result if max_ is None else (result > max_)._limiting(Op.MIN, max_, result)
 
-    def _limiting(self, limit: Self | Scalar, x: Self) -> Self:
+    def _limiting(self, op: Op, limit: Self | Scalar, x: Self) -> Self:
         """The limit where this condition holds or the limit is NaN, else `x`."""
         if isinstance(limit, float) and math.isnan(limit):
-            return self.const_like(True).where(limit, x)
+            return (self | True).where(limit, x)
         if isinstance(limit, Functions) and dtypes.is_float(limit.dtype):
             return (self | limit.isnan()).where(limit, x)
-        return self.where(limit, x)
+        return self.where(x._limit(op, limit), x)
 
     clip = clamp
 
