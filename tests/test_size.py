@@ -41,7 +41,7 @@ BUDGETS: Final = {
     "tinycore/tensor/guards": 7_520,
     "tinycore/tensor/interop": 7_399,
     "tinycore/tensor/methods": 57_222,
-    "tinycore/tensor/storage": 12_421,
+    "tinycore/tensor/storage": 12_524,
     "tinycore/uop": 44_960,
     "plugins/tiny_amd": 42_099,
     "plugins/tiny_cl": 9_508,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 464_470
+SUM: Final = 464_456
 """The budgets of the core together."""
-FLOORS: Final = 426_912
+FLOORS: Final = 425_800
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

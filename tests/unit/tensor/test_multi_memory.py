@@ -393,3 +393,27 @@ def test_a_write_that_was_cut_into_kernels_is_done_once_for_all_parts() -> None:
 
     assert same[-2].item() == 3
     assert (same.tolist(), x.tolist()) == ([-3, 17, 3, -7], [-3, 17, 3, -7])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("written", [0, 1])
+@pytest.mark.parametrize("together", [False, True])
+def test_values_that_are_equal_on_one_device_have_memory_of_their_own(
+    order: tuple[int, int], written: int, together: bool
+) -> None:
+    x = Tensor([5, 6, -3, -1]).shard(group(2), 0)
+    values = []
+    for _ in order:
+        x[0].assign(x[0] + 1)
+        values.append(x + 0)
+    x[0].assign(x[0] + 1)
+    if together:
+        Tensor.realize(*[values[n] for n in order])
+    else:
+        for n in order:
+            values[n].realize()
+    values[written] += 10
+
+    expected = [[6, 6, -3, -1], [7, 6, -3, -1]]
+    expected[written] = [n + 10 for n in expected[written]]
+    assert [value.tolist() for value in values] == expected

@@ -22,6 +22,7 @@ from tinycore.tensor.storage.storage import (
     Storage,
     exchange,
     storage_at,
+    storages_over,
     view_of,
     waiting_storages,
     walking,
@@ -205,24 +206,32 @@ def kept_apart(
     """The same with memory for one of the storages that get it, an owner's; others, and the graphs
     made of what several showed, keep the value alone: they mean no tensor more than another.
     """
-    if (
-        not versions.values
-        and len(found) == 1
-        and storage_at(base_of_view(*found.values())) is None
-    ):
-        return found  # as mostly
+    if not versions.values and len(found) == 1:
+        base = base_of_view(*found.values())
+        if base.op is not Op.MULTI and storage_at(base) is None:
+            return found  # as mostly
     arrived: dict[UOp, list[Storage]] = {}
     for storage, node in found.items():
         if is_shared(base := base_of_view(node)) and not is_shared(storage.base):
             arrived.setdefault(base, []).append(storage)
     owner_of: dict[UOp, Storage] = {}
+    parts, shared = set[UOp](), set[UOp]()
     for base, storages in arrived.items():
+        below = buffers_below(base)
+        around = [s for part in below for s in storages_over(part) if s.base is not base]
+        if around or not parts.isdisjoint(below):
+            shared.add(base)  # values that are equal on one of their devices
+            continue
+        parts.update(below)
         owned = [s for s in storages if not s.views.keys().isdisjoint(owners)]
         # a run that is published again has one
         owner_of[base] = storage_at(base) or (owned or storages)[0]
     apart: dict[UOp, UOp] = {}
     for old, new in changed.items():
-        if (owner := owner_of.get(base := base_of_view(new))) is not None:
+        base = base_of_view(new)
+        if base in shared:
+            apart[old] = graph.equal_value(new)
+        elif (owner := owner_of.get(base)) is not None:
             value = base_of_view(old)
             is_named = value.arg == graph.EQUAL and not owner.views.keys().isdisjoint(owners)
             if is_named and changed.keys().isdisjoint(buffers_below(value.src[0])):
