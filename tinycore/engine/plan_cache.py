@@ -63,7 +63,7 @@ def load_plan(ast: UOp, device: OpenDevice, toolchain: Toolchain[Renderer]) -> T
         asked, width, before, seconds = json.loads(content)
         asked = {name: int(size) for name, size in asked.items()}
         numbers = int(width), float(before), float(seconds)
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, OverflowError):
         return None
     found = candidate_by(ast, asked, toolchain.renderer.limits)
     return None if found is None else TunedPlan(found, *numbers)

@@ -205,6 +205,7 @@ def test_wider_search_is_made_again() -> None:
         b'[{"threads 0": 8}, 1, 1, 1',
         b'[{"threads 0": 8}, null, 1, 1]',
         b'[{"threads 0": "many"}, 1, 1, 1]',
+        b'[{"threads 0": Infinity}, 1, 1, 1]',
         b'[["threads 0", 8], 1, 1, 1]',
     ],
 )
