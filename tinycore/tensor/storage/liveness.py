@@ -218,8 +218,8 @@ def kept_apart(
     parts, shared = set[UOp](), set[UOp]()
     for base, storages in arrived.items():
         below = buffers_below(base)
-        around = [s for part in below for s in storages_over(part) if s.base is not base]
-        if around or not parts.isdisjoint(below):
+        around = {s for part in below for s in storages_over(part) if s.base is not base}
+        if around - {*storages} or not parts.isdisjoint(below):
             shared.add(base)  # values that are equal on one of their devices
             continue
         parts.update(below)
