@@ -57,6 +57,24 @@ def test_a_ring_of_waits_is_found() -> None:
     assert "rank 2 in recv from 0" in told_by(1, 3, errors)
 
 
+TOLD = """
+waits, wait = [], processes.stalls.wait
+processes.stalls.wait = lambda is_done, call: (waits.append(call), wait(is_done, call))
+processes.send(numpy.zeros(1 << 20), rank)
+processes.recv(rank)
+from tiny_mpi.waits import State, cycle_text
+print([(call.name, cycle_text(rank, {rank: State(call)}) != "") for call in waits])
+"""
+
+
+def test_what_is_on_its_way_is_no_cycle() -> None:
+    """Processes that send each other what takes seconds wait for no other call of theirs."""
+    result = finished(2, BEGIN + TOLD)
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("[('recv', True), ('transfer', False)]") == 2
+
+
 def test_a_slow_process_is_waited_for() -> None:
     program = "time.sleep(2.5 * rank); print(processes.all_reduce(numpy.ones(1))[0])"
 

@@ -9,6 +9,7 @@ import time
 import traceback
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final
@@ -20,7 +21,7 @@ from tiny_mpi.buckets import Buckets
 from tiny_mpi.calls import Call, check_array, check_fold, check_rank, check_rows, check_same
 from tiny_mpi.settings import settings
 from tiny_mpi.stall import Stalls
-from tiny_mpi.waits import State
+from tiny_mpi.waits import TRANSFER, State
 from tinycore.groups import Array
 
 __all__ = ["MpiGroup", "world"]
@@ -193,7 +194,7 @@ class MpiGroup:
         self.stalls.wait(lambda: self.has_come(source), call)
         request, result = self.incoming[source][0]
         if request is not None:
-            self.stalls.wait(request.Test, call)
+            self.stalls.wait(request.Test, replace(call, name=TRANSFER))
         self.incoming[source].popleft()
         self.expected[source] -= 1
         self.early_bytes -= result.nbytes

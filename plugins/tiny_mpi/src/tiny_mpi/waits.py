@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tiny_mpi.calls import Call
 
-__all__ = ["State", "cycle", "cycle_text", "waits_for"]
+__all__ = ["TRANSFER", "State", "cycle", "cycle_text", "waits_for"]
+
+TRANSFER: Final = "transfer"
+"""The name of a wait for elements that are on their way: it ends whatever other processes do."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ def cycle(rank: int, states: Mapping[int, State]) -> list[int]:
 
     def search(path: list[int]) -> list[int]:
         call = states[path[-1]].call
-        for after in [] if call is None else waits_for(call, states):
+        for after in [] if call is None or call.name == TRANSFER else waits_for(call, states):
             if after == rank:
                 return path
             if after not in path and (found := search([*path, after])):
