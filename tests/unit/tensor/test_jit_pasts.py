@@ -529,3 +529,19 @@ def test_backward_of_all_through_what_a_call_computed_is_refused(is_written: boo
     (result * 2).sum().backward()  # of what does not refuse it
     assert result.grad is not None
     assert result.grad.tolist() == [2.0, 2.0]
+
+
+def test_state_that_is_computed_from_itself_alone_ends_nothing() -> None:
+    # else each replay of an optimizer looks below all parameters for where gradients end
+    w = Tensor([1.0, 2.0], requires_grad=True).realize()
+
+    @TinyJit
+    def step() -> Tensor:
+        (slope,) = (w * w).sum().gradient(w)
+        w.assign(w.detach() - 0.1 * slope)
+        return w.sum()
+
+    for _ in range(4):
+        step()
+
+    assert not ended_at(w.uop)

@@ -13,6 +13,7 @@ from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
 from tinycore.tensor.autograd.past import (
+    BY_CALL,
     NOBODY,
     NOTHING_KNOWN,
     Homes,
@@ -160,6 +161,8 @@ def end_at(memory: UOp, origins: Homes, shown: Iterable[UOp] = ()) -> None:
     """
     buffers = buffers_below(memory)
     ended = origins - homes_at([*buffers, *shown])
+    if ended == BY_CALL:  # which tells of other homes
+        ended = NOBODY
     for known in map(known_of, buffers):
         known.made, known.ended = None, ended
 

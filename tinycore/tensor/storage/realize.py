@@ -399,7 +399,8 @@ class Realization(Random):
 
 def compute_each(owners: Owners) -> None:
     """Compute tensors, each in memory of its own."""
-    unshare(owners)
+    if len(owners) > 1:
+        unshare(owners)
     compute(lambda: unrealized(owners), owners)
 
 

@@ -247,6 +247,10 @@ def new_storage(node: UOp, base: UOp) -> Storage:
     value = graph.below_own(node)
     if is_shared(base):
         value = node if base_of(node) is base else base
+        if base.op is BUFFER:  # as of each result of a replay
+            storage = Storage(value)
+            storage.own(base)
+            return storage
     return Storage(value).enter(value, base)
 
 
