@@ -215,26 +215,26 @@ def kept_apart(
         if is_shared(base := base_of_view(node)) and not is_shared(storage.base):
             arrived.setdefault(base, []).append(storage)
     owner_of: dict[UOp, Storage] = {}
-    parts, shared = set[UOp](), set[UOp]()
+    parts: set[UOp] = set()
     for base, storages in arrived.items():
         below = buffers_below(base)
         around = {s for part in below for s in storages_over(part) if s.base is not base}
         if around - {*storages} or not parts.isdisjoint(below):
-            shared.add(base)  # values that are equal on one of their devices
-            continue
+            continue  # values that are equal on one of their devices have no owner
         parts.update(below)
         owned = [s for s in storages if not s.views.keys().isdisjoint(owners)]
         # a run that is published again has one
         owner_of[base] = storage_at(base) or (owned or storages)[0]
     apart: dict[UOp, UOp] = {}
     for old, new in changed.items():
-        base = base_of_view(new)
-        if base in shared:
-            apart[old] = graph.equal_value(new)
-        elif (owner := owner_of.get(base)) is not None:
-            value = base_of_view(old)
-            is_named = value.arg == graph.EQUAL and not owner.views.keys().isdisjoint(owners)
-            if is_named and changed.keys().isdisjoint(buffers_below(value.src[0])):
+        if (base := base_of_view(new)) in arrived:
+            owner, value = owner_of.get(base), base_of_view(old)
+            is_named = owner and not owner.views.keys().isdisjoint(owners)
+            if (
+                is_named
+                and value.arg == graph.EQUAL
+                and changed.keys().isdisjoint(buffers_below(value.src[0]))
+            ):
                 apart[old] = old
             elif arrived[base] != [owner] or any(
                 map(graph.is_alone, versions.known_as(base_of(old)))
