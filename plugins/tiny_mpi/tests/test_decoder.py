@@ -74,8 +74,9 @@ ALL = [
     if count > 2 or not way.startswith("mesh")  # two rows of one are no mesh
 ]
 LONG = {("zero1", 4), ("zero2", 4), *((way, 8) for way in (*THEORY, "pipeline") if way != "mesh")}
-"""Those whose parts stand in other cells, too: two and four processes show that bytes grow as in
-theory, zero3 how all that is divided grows, and the mesh of two by four has sides of two lengths.
+"""Redundant cells, each of whose claims another cell proves: two and four processes show that bytes
+grow as in theory, zero3 how all that is divided grows, and the mesh of two by four has sides of two
+lengths.
 """
 
 
