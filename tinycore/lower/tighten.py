@@ -254,17 +254,16 @@ class Hidden:
         if any(map(self.reads_hidden, awaited)):
             return False
         read = [n for n in inside if n.op is Op.LOAD and pointer_of(n.src[0]) in self.arrays]
-        stored = [n for n in inside if n.op is Op.STORE]
+        accesses = read + [n for n in inside if n.op is Op.STORE]
         loops = [n for n in inside if n.op is Op.RANGE and n.is_fixed and n not in self.outside]
-        plain = [n for n in loops if n.kind in PLAIN_KINDS]
-        found = [(columns_through([*read, *stored], loop), loop) for loop in plain]
-        through = [(columns, loop) for columns, loop in found if columns is not None]
-        if not through:
-            return not read
-        # A loop over rows visits more columns.
-        return self.cuts_loop(*min(through, key=lambda pair: pair[0].length), inside, read) or (
-            not read
+        plain = {n for n in loops if n.kind in PLAIN_KINDS}.intersection(
+            *(n.src[0].src[1].ranges for n in read)
         )
+        found = [(columns_through(accesses, n), n) for n in loops if n in plain]
+        through = [(columns, loop) for columns, loop in found if columns is not None]
+        # A loop over rows visits more columns.
+        least = min(through, key=lambda pair: pair[0].length, default=None)
+        return bool(least and self.cuts_loop(*least, inside, read)) or not read
 
     def reads_hidden(self, fill: UOp) -> bool:
         """True if the copy of an operand reads an array with hidden columns."""
@@ -278,11 +277,11 @@ class Hidden:
         closers = [n for n in inside if n.op in CLOSERS and loop in n.src[1:]]
         folds = [n for n in closers if n.op is Op.REDUCE]
         stores = [n for n in inside if n.op is Op.STORE and loop in n.ranges]
-        if not closers or any(pointer_of(n.src[0]).op is not Op.DEFINE_LOCAL for n in stores):
-            return False
-        if any(loop not in n.src[0].src[1].ranges for n in read):
-            return False
-        if any(cut.columns.length != columns.length for cut in self.cuts):
+        if (
+            not closers
+            or any(pointer_of(n.src[0]).op is not Op.DEFINE_LOCAL for n in stores)
+            or any(cut.columns.length != columns.length for cut in self.cuts)
+        ):
             return False
         values = [n.src[1] for n in stores]
         reasons: list[Reason] = [(None, {n: self.arrays[pointer_of(n.src[0])] for n in read})]

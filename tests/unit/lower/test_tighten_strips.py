@@ -35,10 +35,10 @@ def kernel_of(make: Callable[[], Tensor]) -> UOp:
     return item.ast
 
 
-def attention(shape: Shape, backward: bool = False) -> Tensor:
+def attention(shape: Shape, backward: bool = False, width: int = 16) -> Tensor:
     """Masked attention of (heads, rows, columns)."""
     heads, rows, columns = shape
-    return attend([Tensor.empty(heads, n, 16) for n in (rows, columns, columns)], backward)
+    return attend([Tensor.empty(heads, n, width) for n in (rows, columns, columns)], backward)
 
 
 def attend(operands: list[Tensor], backward: bool) -> Tensor:
@@ -66,15 +66,15 @@ def trips(kernel: UOp) -> list[tuple[UOp, list[int]]]:
 
 
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("columns", [512, 520])
+@pytest.mark.parametrize(("columns", "width"), [(512, 16), (512, 64), (520, 16)])
 def test_strips_of_attention_go_through_the_columns_that_they_see(
-    columns: int, backward: bool, monkeypatch: pytest.MonkeyPatch
+    columns: int, width: int, backward: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So many rows would be two kernels otherwise, and their schedule could be known from these.
     monkeypatch.setattr(attention_pass, "HIDING_ROWS", 1 << 20)
     monkeypatch.setattr(compiled, "schedules", Lru(4))
     monkeypatch.setattr(disk, "schedule_key", lambda *_: None)
-    ast = kernel_of(lambda: attention((1, 512, columns), backward))
+    ast = kernel_of(lambda: attention((1, 512, columns), backward, width))
     _, kernel = planned(ast, AVX2)
 
     found = trips(tighten(kernel))
