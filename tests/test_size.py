@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 16_642,
-    "tinycore/schedule": 56_619,
+    "tinycore/schedule": 56_150,
     "tinycore/tensor": 13_548,
     "tinycore/tensor/autograd": 9_617,
     "tinycore/tensor/capture": 16_335,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 464_452
+SUM: Final = 463_983
 """The budgets of the core together."""
-FLOORS: Final = 425_800
+FLOORS: Final = 425_331
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

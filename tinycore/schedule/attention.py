@@ -20,9 +20,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import add
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tinycore.dtype import dtypes
+from tinycore.schedule import explain
 from tinycore.schedule.collectives import concatenate, pad
 from tinycore.schedule.index_values import is_made_of_indices
 from tinycore.schedule.limits import loop_limits
@@ -70,14 +71,7 @@ LEAST_PIECE: Final = 128
 """Keys of a piece, at least."""
 
 
-class Chosen(NamedTuple):
-    """The nodes on single devices with attention as chosen, and why some is no single kernel."""
-
-    nodes: dict[UOp, UOp]
-    refusals: tuple[str, ...]
-
-
-def choose_attention(nodes: Mapping[UOp, UOp]) -> Chosen:
+def choose_attention(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     """The nodes on single devices, with attention in the form in which it is computed.
 
     `nodes`, and the result, map nodes of the sharded graph to their nodes on single devices.
@@ -89,13 +83,14 @@ def choose_attention(nodes: Mapping[UOp, UOp]) -> Chosen:
                 found.setdefault(weighing.softmax.node, []).append(weighing)
     choices = [Choice(weighings) for weighings in found.values()]
     changes = {old: new for choice in choices for old, new in choice.changes()}
-    refusals = [line for choice in choices for line in choice.refusals()]
+    for choice in choices if explain.trace.on else ():
+        choice.tell_refusal()
     if changes:
         order = UOp.sink(*nodes.values()).toposort()
         first = {n: changes[n] for n in order if n in changes}
         done = replaced(nodes.values(), first | changes)
         nodes = {old: done.get(n, n) for old, n in nodes.items()}
-    return Chosen(dict(nodes), tuple(refusals))
+    return dict(nodes)
 
 
 class Choice:
@@ -189,13 +184,14 @@ class Choice:
         is_narrow = made.op is Op.CAST and made.dtype.itemsize < made.src[0].dtype.itemsize
         return not is_narrow or multiplies(made.device, made.dtype)
 
-    def refusals(self) -> Iterator[str]:
-        """Why attention is several kernels."""
+    def tell_refusal(self) -> None:
+        """Print why attention is several kernels, where it is."""
         mean = self.mean
         if mean is not None and self.parts is None and are_ints(self.softmax.node.shape):
             why = self.refusal([mean], Parts(1, greatest(self.sizes[1])))
             shapes = f"{mean.query.shape} by {mean.key.shape}"
-            yield f"several kernels: {mean.last.rows.dtype.name} {shapes}: {why}"
+            text = f"several kernels: {mean.last.rows.dtype.name} {shapes}: {why}"
+            explain.tell("attention", text)
 
     @cached_property
     def groups(self) -> list[Block]:

@@ -15,7 +15,7 @@ from functools import cached_property
 from tinycore.render.base import Limits
 from tinycore.schedule.access import Launch, written_by
 from tinycore.schedule.kernel import custom_of
-from tinycore.schedule.nests import NestMaker
+from tinycore.schedule.nests import KernelGroups
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -48,8 +48,8 @@ class Memory:
     parameters: int
     persistent: frozenset[int]
     """Memory beyond the first `parameters` that is read when all steps are done."""
-    maker: NestMaker
-    """The maker of the kernels."""
+    groups: KernelGroups
+    """The values of all kernels."""
     fused: dict[Hashable, tuple[Launch | str, tuple[int, ...]]] = field(default_factory=dict)
     """Kernels or refusals that groups became, by their kernels and the memory these have in common;
     and the memory of the first such group."""

@@ -54,7 +54,7 @@ def stored(state: State) -> None:
 
 def grouped(state: State) -> None:
     """Every value is an output of the group that is its home."""
-    home = state.groups.dependences.home
+    home = state.groups.home
     for node in filter(numel, state.storage.reasons):
         if node not in home or node not in home[node].outputs:
             raise illegal("group", f"no kernel stores {inline(node)}")
@@ -63,7 +63,7 @@ def grouped(state: State) -> None:
 def acyclic(state: State) -> None:
     """The groups have a topological order. Raises ScheduleError if not."""
     grouped(state)
-    state.groups.dependences.topological_order(state.storage.roots)
+    state.groups.topological_order(state.storage.roots)
 
 
 def kernels(state: State) -> None:

@@ -12,11 +12,11 @@ from dataclasses import replace
 from itertools import chain
 
 from tinycore.dtype import dtypes
+from tinycore.schedule import explain
 from tinycore.schedule.access import Launch
 from tinycore.schedule.dependence import KernelGroup
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel, custom_of, memory_of, with_shape
-from tinycore.schedule.nests import NestMaker
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import is_stored
 from tinycore.uop.movement import base_of
@@ -35,6 +35,8 @@ def emit(state: State) -> State:
     """Each launch becomes a KERNEL, and each stored node ASSIGN(BUFFER, KERNEL)."""
     emitter = Emitter(state)
     steps = tuple([emitter.step(launch) for launch in state.launches])
+    for number, step in enumerate(steps if explain.trace.on else ()):
+        explain.tell("emit kernels", f"{number:4d} {step.kernel.arg!r}")
     built = {old: emitter.built.get(base_of(state.rewritten[old])) for old in state.stored}
     cut = {old: with_shape(new, old.shape) for old, new in built.items() if new is not None}
     return replace(state, steps=steps, cut=state.stored | cut)
@@ -45,7 +47,6 @@ class Emitter:
 
     def __init__(self, state: State) -> None:
         self.state, self.groups = state, state.groups
-        self.maker = NestMaker(state.groups)
         self.origins = {state.rewritten.get(n, n): text for n, text in texts(state.known).items()}
         """The line of a program that made each node."""
         self.built: dict[UOp, UOp] = {}
@@ -89,7 +90,7 @@ class Emitter:
         """The operations a group computes, the last one first."""
         if (custom := custom_of(group.first)) is not None:
             return (*custom.arg.metadata, *filter(None, map(self.origins.get, group.outputs)))
-        computed = self.maker.computed(group)
+        computed = self.groups.computed(group)
         named = [n for n in computed if n.op in ALU or n.op in NAMED_OPS]
         places = [*filter(None, map(self.origins.get, named or computed))]
         if not places:  # of nodes that passes have made, the operands tell it

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from tinycore.schedule import explain
 from tinycore.schedule.access import Launch, written_by
 from tinycore.schedule.candidates import Group, Memory, Refusal
 from tinycore.schedule.kernel import kernel_name
@@ -18,9 +19,6 @@ from tinycore.schedule.limits import device_limits
 from tinycore.schedule.product_chains import ProductChain, first_unit
 from tinycore.schedule.row_fusion import FusionGroup
 from tinycore.schedule.row_inlining import RowKernel, folds_rows
-from tinycore.trace import Trace
-
-trace = Trace("schedule")
 
 MOST_LOOKED_AT: Final = 16
 """Kernels among which those of a group are searched for."""
@@ -116,6 +114,6 @@ def fused_before(group: Group, memory: Memory) -> Launch | str:
 
 def tell(what: str, launches: Iterable[Launch], why: str) -> None:
     """A line of DEBUG=3 on some kernels."""
-    if trace.on:
+    if explain.trace.on:
         names = " | ".join(kernel_name(launch.ast) for launch in launches)
-        trace(f"{'row fusion':<16} {what}: {names}: {why}")
+        explain.tell("row fusion", f"{what}: {names}: {why}")

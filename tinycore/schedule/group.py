@@ -6,15 +6,14 @@ in common, or one reads the other elementwise, and no third kernel has to run be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import Enum
 
-from tinycore.dtype import ImageDType
-from tinycore.schedule.dependence import DependenceGraph, KernelGroup
-from tinycore.schedule.kernel import custom_of, image_of, new_buffer, numel
-from tinycore.schedule.limits import chained_types
-from tinycore.schedule.partial_writes import is_partial, values_of
-from tinycore.schedule.storage import Storage, is_leaf, region_of
+from tinycore.schedule import explain
+from tinycore.schedule.dependence import KernelGroup
+from tinycore.schedule.kernel import custom_of, numel
+from tinycore.schedule.nests import KernelGroups
+from tinycore.schedule.partial_writes import is_partial
+from tinycore.schedule.storage import Storage
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, Op
 
@@ -38,74 +37,6 @@ class Refusal(Enum):
     SCORES = "one reads a product in its place, and may be in one kernel with that instead"
 
 
-class KernelGroups:
-    """The groups of a graph, and what determines their kernels: regions, loops, output memory."""
-
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
-        self.is_memory = storage.is_memory
-        self.dependences = DependenceGraph()
-        self.regions: dict[UOp, list[UOp]] = {}
-        self.outputs: dict[UOp, UOp] = {}
-        """New BUFFERs by the node they are for."""
-        self.targets: dict[UOp, UOp] = {}
-        """The memory of ASSIGNs."""
-        self.refusals: list[tuple[UOp, UOp, Refusal]] = []
-        """Pairs of values with the same loops in two kernels, and the reason."""
-
-    def region(self, node: UOp) -> list[UOp]:
-        """The nodes computed in the kernel of `node`, and the leaves they read."""
-        if node not in self.regions:
-            self.regions[node] = region_of(node, self.is_memory)
-        return self.regions[node]
-
-    def reads(self, node: UOp) -> list[UOp]:
-        """The memory that the kernel of `node` loads; the target of an ASSIGN is not read."""
-        found: dict[UOp, None] = {}
-        for value in values_of(node):
-            whole = value is not node and self.is_memory(value)
-            read = [value] if whole else self.region(value)
-            found |= dict.fromkeys(n for n in read if n is not node and self.is_memory(n))
-        return list(found)
-
-    def image_of(self, node: UOp) -> ImageDType | None:
-        """The image that a node is stored in, None for plain memory."""
-        return image_of(self.output_memory(node)) if node.op in (Op.ASSIGN, Op.CONTIGUOUS) else None
-
-    def output_memory(self, node: UOp) -> UOp:
-        """The memory a node is stored in: the target of an ASSIGN, else a new buffer."""
-        if node.op is Op.ASSIGN:
-            return self.memory_of(node)
-        if node not in self.outputs:
-            self.outputs[node] = new_buffer(node)
-        return self.outputs[node]
-
-    def memory_of(self, node: UOp) -> UOp:
-        """The memory behind a stored value, memoized: it may have a thousand versions."""
-        passed = []
-        while node not in self.targets and node.op in (Op.ASSIGN, Op.RESHAPE):
-            passed.append(node)
-            node = node.src[0]
-        memory = self.targets.get(node, node)
-        self.targets.update(dict.fromkeys(passed, memory))
-        return memory
-
-    def products_in_place(self, node: UOp, inputs: Iterable[UOp]) -> frozenset[UOp]:
-        """The products whose elements a kernel makes operands of a chain of products from."""
-        if node.op is not Op.CAST or node.dtype not in chained_types(node.single_device):
-            return frozenset()
-        same = [n for n in inputs if n.shape_or_none == node.shape and not is_leaf(n)]
-        return frozenset(n for n in same if self.is_product(n))
-
-    def is_product(self, node: UOp) -> bool:
-        """True if the kernel of a node reduces operands that it reads several times."""
-        return any(n.op is Op.REDUCE_AXIS and self.expands(n) for n in self.region(node))
-
-    def expands(self, node: UOp) -> bool:
-        """True if a kernel reads something several times for a node."""
-        return any(m.op is Op.EXPAND and numel(m) > numel(m.src[0]) for m in self.region(node))
-
-
 def group_values(storage: Storage) -> KernelGroups:
     """The stored values in groups, one for each kernel."""
     groups = KernelGroups(storage)
@@ -120,7 +51,6 @@ class Grouper:
 
     def __init__(self, groups: KernelGroups) -> None:
         self.groups = groups
-        self.dependences = groups.dependences
         self.recent: dict[object, list[KernelGroup]] = {}
         """Groups by the key of their loops, oldest first."""
 
@@ -130,9 +60,9 @@ class Grouper:
         key = self.loops_key(node)
         home = self.find_home(group, key) if key is not None else None
         if home is not None:
-            self.dependences.merge(home, group)
+            self.groups.merge(home, group)
             return
-        self.dependences.add(group)
+        self.groups.add(group)
         if key is not None:
             self.recent.setdefault(key, []).append(group)
 
@@ -164,7 +94,11 @@ class Grouper:
                 return other
             if (refusal := self.refusal(group, other)) is None:
                 return other
-            self.groups.refusals.append((other.first, group.first, refusal))
+            first, second = other.first, group.first
+            self.groups.refusals.append((first, second, refusal))
+            if explain.trace.on:
+                pair = f"{explain.value(first)} and {explain.value(second)}"
+                explain.tell("group", f"two kernels: {pair}: {refusal.value}")
         return None
 
     def refusal(self, group: KernelGroup, other: KernelGroup) -> Refusal | None:
@@ -188,8 +122,8 @@ class Grouper:
                 return Refusal.OVERWRITTEN
         if self.are_of_two_chains(group, other):
             return Refusal.SCORES
-        waits = [g for g in self.dependences.predecessors(group) if g is not other]
-        return Refusal.BETWEEN if self.dependences.depends(waits, other) else None
+        waits = [g for g in self.groups.predecessors(group) if g is not other]
+        return Refusal.BETWEEN if self.groups.depends(waits, other) else None
 
     def are_of_two_chains(self, group: KernelGroup, other: KernelGroup) -> bool:
         """True if one of two groups may be inside of a chain of products without the other.

@@ -8,9 +8,8 @@ around. Such a kernel reads a saved copy of the version, made by one more kernel
 from __future__ import annotations
 
 from tinycore.schedule.dependence import KernelGroup
-from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.kernel import custom_of, memory_of
-from tinycore.schedule.nests import NestMaker
+from tinycore.schedule.nests import KernelGroups
 from tinycore.schedule.partial_writes import is_partial
 from tinycore.schedule.storage import Reason
 from tinycore.uop.node import UOp
@@ -19,26 +18,24 @@ from tinycore.uop.op import Op
 
 def save_overwritten(groups: KernelGroups) -> KernelGroups:
     """The groups, where no kernel reads a version of memory after it was overwritten."""
-    dependences = groups.dependences
-    for node in list(dependences.home):
-        for version in dependences.overwritten(node):
-            for reader in dependences.readers(version):
+    for node in list(groups.home):
+        for version in groups.overwritten(node):
+            for reader in groups.readers(version):
                 if reads_too_late(groups, node, reader, version):
                     reader.saved[version] = saved_copy(groups, version)
-                    dependences.has_levels = False
+                    groups.has_levels = False
     return groups
 
 
 def reads_too_late(groups: KernelGroups, node: UOp, reader: KernelGroup, version: UOp) -> bool:
     """True if a kernel may read a version of memory after `node` has overwritten it."""
-    dependences = groups.dependences
-    writer = dependences.home[node]
+    writer = groups.home[node]
     if reader is writer:
         return moves_elements(groups, node, writer, version)
-    if dependences.home.get(version) is reader:
+    if groups.home.get(version) is reader:
         return False  # it stores this version itself, so a copy would come too late for it
     # Any other reader is ordered before the writer, unless it depends on the writer.
-    return dependences.depends([reader], writer)
+    return groups.depends([reader], writer)
 
 
 def moves_elements(groups: KernelGroups, node: UOp, writer: KernelGroup, version: UOp) -> bool:
@@ -55,7 +52,7 @@ def reads_in_place(groups: KernelGroups, group: KernelGroup, target: UOp) -> boo
     """
     if custom_of(group.first) is not None:
         return True
-    ast, memory = NestMaker(groups).lower(group)
+    ast, memory = groups.lower(group)
     slots = {number for number, m in enumerate(memory) if memory_of(m) is target}
     touched = [
         n for n in ast.toposort() if n.op in (Op.LOAD, Op.STORE) and n.src[0].src[0].arg in slots
@@ -67,7 +64,7 @@ def reads_in_place(groups: KernelGroups, group: KernelGroup, target: UOp) -> boo
 def saved_copy(groups: KernelGroups, version: UOp) -> UOp:
     """A copy of the present content of a buffer, made by a separate kernel."""
     copy = UOp(Op.CONTIGUOUS, version.dtype, (version,), "saved")
-    if copy not in groups.dependences.home:
-        groups.dependences.add(KernelGroup([copy], {version: None}))
+    if copy not in groups.home:
+        groups.add(KernelGroup([copy], {version: None}))
         groups.storage.store(copy, Reason.SAVED)
     return copy

@@ -31,11 +31,11 @@ class Joined:
     """Kernels that become one, whose pointers have the numbers of their memory at first."""
 
     def __init__(self, memory: Memory, launches: Sequence[Launch]) -> None:
-        self.memory, self.maker = memory, memory.maker
+        self.memory, self.groups = memory, memory.groups
         self.members = [launch.groups[0] for launch in launches]
         saved = {old: new for group in self.members for old, new in group.saved.items()}
         inputs = (n for group in self.members for n in group.inputs)
-        self.read_from = {n: self.maker.memory_at(saved, n) for n in inputs}
+        self.read_from = {n: self.groups.memory_at(saved, n) for n in inputs}
         """The memory of what they read; where some of them read a saved copy, all do."""
 
     def pointer_to(self, memory: UOp) -> UOp:
@@ -69,7 +69,7 @@ class Inlined(Joined, RegionReader):
         """The place at which each output is read first."""
         self.repeats = False
         """True if one is read elsewhere, too."""
-        self.point = point or self.maker.point_of(self.root)
+        self.point = point or self.groups.point_of(self.root)
         loops = (r for index in self.point for r in index.ranges)
         self.loops = sorted(loops, key=lambda r: r.arg.number)
         RegionReader.__init__(self, self.pointer, len(self.point) + len(self.loops))
@@ -105,7 +105,7 @@ class Inlined(Joined, RegionReader):
         """
         found: dict[int, UOp] = {}
         for node in self.computed:
-            pointer = self.pointer_to(self.maker.groups.output_memory(node))
+            pointer = self.pointer_to(self.groups.output_memory(node))
             if node in self.root.outputs:
                 found[pointer.arg] = store(self, node, self.point, pointer)
                 self.places.setdefault(node, Place(node, self.point, None))

@@ -13,7 +13,6 @@ from typing import Any
 
 from tinycore.schedule.access import Launch
 from tinycore.schedule.kernel import memory_of, with_shape
-from tinycore.schedule.nests import NestMaker
 from tinycore.schedule.state import State
 from tinycore.schedule.storage import is_stored
 from tinycore.uop.movement import base_of
@@ -23,23 +22,23 @@ from tinycore.uop.op import Op
 
 def number_memory(state: State) -> State:
     """Memory gets numbers, groups become launches, and nodes give way to their memory."""
-    maker, stored = NestMaker(state.groups), {}
+    groups, stored = state.groups, {}
     for old, new in state.rewritten.items():
         # A pass may compute a node in another shape; a RESHAPE of what is stored is no value.
         value = base_of(new)
         is_view = old.op is Op.RESHAPE and value is base_of(state.rewritten[old.src[0]])
         if value in state.storage.reasons and not is_view:
-            stored[old] = with_shape(state.groups.output_memory(value), old.shape)
+            stored[old] = with_shape(groups.output_memory(value), old.shape)
     below = UOp.sink(*state.sharded.parts).toposort()
     waiting = {n: memory_of(n) for n in below if n.op is Op.ASSIGN and is_stored(n)}
     kept = state.sharded.unshard(waiting | stored)
     given, cached = state.policy(list(state.roots), kept)
     results = {old: new for old, new in given.items() if old in state.known}
-    order = state.groups.dependences.topological_order(state.storage.roots)
-    nests = [(group, *maker.lower(group)) for group in order]
+    order = groups.topological_order(state.storage.roots)
+    nests = [(group, *groups.lower(group)) for group in order]
     pending = [n for n in below if n.op is Op.KERNEL]
     numbers = {node: number for number, node in enumerate(state.parameters)}
-    asked = map(state.groups.output_memory, state.storage.roots)
+    asked = map(groups.output_memory, state.storage.roots)
     shown = UOp.sink(*results.values(), *asked).toposort()
     used = [n.src[: n.arg.slots] for n in pending] + [slots for _, _, slots in nests]
     for node in (*shown, *chain(*used)):

@@ -25,7 +25,6 @@ from tinycore.schedule.hazards import save_overwritten
 from tinycore.schedule.invariants import invariant_first
 from tinycore.schedule.kernel import new_memory
 from tinycore.schedule.memory_plan import plan_memory
-from tinycore.schedule.nests import NestMaker
 from tinycore.schedule.numbering import number_memory
 from tinycore.schedule.operand_layout import lay_out_operands
 from tinycore.schedule.order import ListScheduler, overlap_copies
@@ -35,11 +34,10 @@ from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.split_reduction import split_reductions
 from tinycore.schedule.state import State, replace_all
 from tinycore.schedule.storage import Storage
-from tinycore.trace import PassTrace, Trace
+from tinycore.trace import PassTrace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
-trace = Trace("schedule")
 trace_passes = PassTrace("passes")
 
 
@@ -50,8 +48,6 @@ class Pass(NamedTuple):
     run: Callable[[State], State]
     check: Callable[[State], None]
     """Raise VerifyError, or the error of an illegal graph, for a state that breaks an invariant."""
-    explain: Callable[[State], Iterable[str]]
-    """Lines of DEBUG=3 on the decisions."""
 
 
 def shard(state: State) -> State:
@@ -66,8 +62,7 @@ def place_writes(state: State) -> State:
 
 def attend(state: State) -> State:
     """Attention and its gradients are computed over all scores at once, in parts or in pieces."""
-    rewritten, refusals = choose_attention(state.rewritten)
-    return replace(state, rewritten=rewritten, refusals=refusals)
+    return replace(state, rewritten=choose_attention(state.rewritten))
 
 
 def use_windows(state: State) -> State:
@@ -86,7 +81,11 @@ def choose_storage(state: State) -> State:
     constant = None
     if (varying := state.varying) is not None:
         constant = {node for n, node in enumerate(state.parameters) if n not in varying}
-    return replace(state, storage=Storage(roots, constant).choose())
+    storage = Storage(roots, constant).choose()
+    if explain.trace.on:
+        stored, graph = storage.ordered(), storage.graph
+        explain.tell("choose storage", f"{len(stored)} values of {len(graph)} nodes are stored")
+    return replace(state, storage=storage)
 
 
 def respect_buffer_limit(state: State) -> State:
@@ -129,7 +128,7 @@ def fuse(state: State) -> State:
     for part in parts:
         read = {p for other in parts if other is not part for one in other for p in one.places}
         kept = state.persistent | read
-        fused += fuse_rows(Memory(part, state.memory, count, kept, NestMaker(state.groups)))
+        fused += fuse_rows(Memory(part, state.memory, count, kept, state.groups))
     # What nobody reads any more, as x of `x - x`, may leave a kernel without memory.
     return replace(state, launches=tuple([launch for launch in fused if launch.places]))
 
@@ -150,22 +149,22 @@ def place_memory(state: State) -> State:
 
 
 SCHEDULE_PIPELINE: Final = (
-    Pass("shard", shard, checks.sharded, explain.no_lines),
-    Pass("partial writes", place_writes, checks.writes, explain.no_lines),
-    Pass("attention", attend, checks.writes, explain.attention),
-    Pass("windows", use_windows, checks.writes, explain.no_lines),
-    Pass("operand layout", lay_out, checks.writes, explain.no_lines),
-    Pass("choose storage", choose_storage, checks.stored, explain.storage),
-    Pass("limit buffers", respect_buffer_limit, checks.stored, explain.buffer_limit),
-    Pass("split reductions", split, checks.writes, explain.splits),
-    Pass("group", group, checks.grouped, explain.groups),
-    Pass("hazards", save_hazards, checks.acyclic, explain.hazards),
-    Pass("number memory", number_memory, checks.launches, explain.no_lines),
-    Pass("order", order, checks.launches, explain.no_lines),
-    Pass("row fusion", fuse, checks.launches, explain.no_lines),
-    Pass("overlap", overlap, checks.launches, explain.fused),
-    Pass("emit kernels", emit, checks.kernels, explain.kernels),
-    Pass("memory plan", place_memory, checks.layout, explain.no_lines),
+    Pass("shard", shard, checks.sharded),
+    Pass("partial writes", place_writes, checks.writes),
+    Pass("attention", attend, checks.writes),
+    Pass("windows", use_windows, checks.writes),
+    Pass("operand layout", lay_out, checks.writes),
+    Pass("choose storage", choose_storage, checks.stored),
+    Pass("limit buffers", respect_buffer_limit, checks.stored),
+    Pass("split reductions", split, checks.writes),
+    Pass("group", group, checks.grouped),
+    Pass("hazards", save_hazards, checks.acyclic),
+    Pass("number memory", number_memory, checks.launches),
+    Pass("order", order, checks.launches),
+    Pass("row fusion", fuse, checks.launches),
+    Pass("overlap", overlap, checks.launches),
+    Pass("emit kernels", emit, checks.kernels),
+    Pass("memory plan", place_memory, checks.layout),
 )
 """The whole of scheduling. The memory plan runs once for each set of nodes that are read later."""
 
@@ -174,14 +173,14 @@ PASS_NAMES: Final = tuple(step.name for step in SCHEDULE_PIPELINE)
 
 def run_passes(state: State, first: str = PASS_NAMES[0], last: str = PASS_NAMES[-1]) -> State:
     """The state after the passes from `first` to `last`."""
-    before = ""
+    before, known = "", explain.decisions(state) if explain.trace.on else {}
     for step in SCHEDULE_PIPELINE[PASS_NAMES.index(first) : PASS_NAMES.index(last) + 1]:
         state = step.run(state)
         if settings.VERIFY:
             step.check(state)
-        if trace.on:
-            for line in step.explain(state):
-                trace(f"{step.name:<16} {line}")
+        # The level of a value is told once, when all kernels are known.
+        if explain.trace.on and (state.steps or not state.launches):
+            known = explain.tell_changes(step.name, state, known)
         if trace_passes.on:
             before = trace_passes.after(step.name, explain.graph(state), before)
     return state

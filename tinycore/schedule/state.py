@@ -9,9 +9,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from tinycore.schedule.access import Launch
-from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.items import Step
 from tinycore.schedule.memory_plan import Layout
+from tinycore.schedule.nests import KernelGroups
 from tinycore.schedule.retention import Realized, Replacements, RetentionPolicy
 from tinycore.schedule.shard import ShardedGraph
 from tinycore.schedule.storage import Storage
@@ -36,8 +36,6 @@ class State:
     sharded: ShardedGraph = field(default_factory=lambda: ShardedGraph(()))
     rewritten: Replacements = field(default_factory=dict)
     """Every node below the roots on single devices, with partial writes assigned to memory."""
-    refusals: tuple[str, ...] = ()
-    """Why attention is no single kernel, where it is not."""
     storage: Storage = field(default_factory=Storage)
     groups: KernelGroups = field(default_factory=lambda: KernelGroups(Storage()))
     stored: Replacements = field(default_factory=dict)

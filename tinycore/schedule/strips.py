@@ -18,13 +18,12 @@ from tinycore.render.base import pointer_of
 from tinycore.schedule.access import Launch, row_size
 from tinycore.schedule.candidates import Memory
 from tinycore.schedule.dependence import KernelGroup
-from tinycore.schedule.explain import value
+from tinycore.schedule.explain import tell, value
 from tinycore.schedule.inlining import Joined
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.nests import in_loops
 from tinycore.schedule.partial_writes import store
 from tinycore.schedule.ranges import ZERO, Place, RegionReader, flatten
-from tinycore.trace import Trace
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rebuilt, rewrite
@@ -32,8 +31,6 @@ from tinycore.uop.symbolic import simplify
 
 COSTLY: Final = frozenset({Op.EXP, Op.EXP2, Op.LOG, Op.LOG2, Op.SIN, Op.THREEFRY})
 """Ops that cost more to compute twice than to store in a near cache and load."""
-
-trace = Trace("schedule")
 
 
 class Strips(Joined):
@@ -74,9 +71,9 @@ class Strips(Joined):
             for node in found:
                 if count[node] > 1 and node not in self.shared:
                     nests.append(self.nest(KernelGroup([node], {})))
-                    self.shared[node] = self.maker.groups.output_memory(node)
+                    self.shared[node] = self.groups.output_memory(node)
                     told = f"{value(node)} is in shared loops: dear, and several nests compute it"
-                    trace(f"{'row fusion':<16} {told}")
+                    tell("row fusion", told)
             nests.append(self.nest(member))
         stored = [self.memory.numbers.get(memory, -1) for memory in self.after]
         return self.launch(self.with_locals(in_loops(UOp.group(*nests), self.loops)), stored)
@@ -88,12 +85,12 @@ class Strips(Joined):
         """
         late = set(group.outputs)
         found: dict[UOp, None] = {}
-        for node in reversed(self.maker.computed(group)):
+        for node in reversed(self.groups.computed(group)):
             if not late.isdisjoint(node.src):
                 late.add(node)
             sizes = tuple([n for n in node.shape if n != 1])
             is_wide = len(sizes) > len(self.shape) and sizes[: len(self.shape)] == self.shape
-            is_costly = node.op in COSTLY and is_wide and not self.maker.groups.is_memory(node)
+            is_costly = node.op in COSTLY and is_wide and not self.groups.is_memory(node)
             if is_costly and node not in late:
                 found[node] = None
         return [*found]
@@ -118,14 +115,14 @@ class Strips(Joined):
         row = self.fresh(self.rows, AxisKind.LOOP)
         rows = [*self.loops[:-1], self.loops[-1] * self.rows + row]
         own, point = [row], []
-        for counter in self.maker.point_of(group):
+        for counter in self.groups.point_of(group):
             if counter.op is Op.RANGE and rows:
                 counter = rows.pop(0)
             elif counter.op is Op.RANGE:
                 counter = self.fresh(counter.extent, counter.arg.kind)
                 own.append(counter)
             point.append(counter)
-        memories = [self.maker.groups.output_memory(node) for node in group.outputs]
+        memories = [self.groups.output_memory(node) for node in group.outputs]
         pointers = [self.written(memory) for memory in memories]
         for shared in (self.shared, {}):
             reader = RegionReader(partial(self.read, group, shared), self.number + 1)

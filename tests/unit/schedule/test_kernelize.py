@@ -16,8 +16,8 @@ from tests.unit.schedule.graphs import (
 )
 from tinycore.dtype import dtypes
 from tinycore.schedule import kernelize
-from tinycore.schedule.group import KernelGroups
 from tinycore.schedule.kernel import memory_of
+from tinycore.schedule.nests import KernelGroups
 from tinycore.schedule.storage import Storage
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

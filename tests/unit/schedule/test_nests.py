@@ -11,7 +11,7 @@ import pytest
 from tinycore import Tensor
 from tinycore._lru import Lru
 from tinycore.schedule import nests
-from tinycore.schedule.nests import NestMaker
+from tinycore.schedule.nests import KernelGroups
 from tinycore.uop.node import UOp
 
 DEVICE = "PYTHON"
@@ -21,14 +21,14 @@ DEVICE = "PYTHON"
 def made(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Kernels that are lowered on their own, with no nests known at the start."""
     found: list[object] = []
-    original = NestMaker.loop_nest
+    original = KernelGroups.loop_nest
 
-    def noted(self: NestMaker, group: object, *rest: object) -> UOp:
+    def noted(self: KernelGroups, group: object, *rest: object) -> UOp:
         found.append(group)
         return original(self, group, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(nests, "nests", Lru(1024))
-    monkeypatch.setattr(NestMaker, "loop_nest", noted)
+    monkeypatch.setattr(KernelGroups, "loop_nest", noted)
     return found
 
 

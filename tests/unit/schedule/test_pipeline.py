@@ -150,7 +150,7 @@ def test_the_graph_is_printed_after_each_pass(capsys: pytest.CaptureFixture[str]
 
     assert [head.partition(":")[0] for head in heads] == [f"passes   after {n}" for n in PASS_NAMES]
     assert f")  # stored: {Reason.SHARED_REDUCTION.value}\n" in text
-    assert ")  # kernel 0\n" in text
+    assert ")  # in kernel 0\n" in text
     assert "step 1, on memory" in text
 
 
@@ -199,7 +199,7 @@ def test_a_value_of_another_shape_is_refused() -> None:
 
 def test_a_value_without_a_kernel_is_refused() -> None:
     state = after("group", root := buffer(4) + 1.0)
-    state.groups.dependences.home[root].outputs.clear()
+    state.groups.home[root].outputs.clear()
 
     with pytest.raises(VerifyError, match="no kernel stores"):
         check("group", state)

@@ -24,7 +24,7 @@ from tinycore import Context
 from tinycore.errors import FileFormatError, TinycoreError
 from tinycore.schedule import explain
 from tinycore.schedule.kernel import kernel_name
-from tinycore.schedule.pipeline import SCHEDULE_PIPELINE
+from tinycore.schedule.pipeline import SCHEDULE_PIPELINE, run_passes
 from tinycore.schedule.state import State
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -68,11 +68,10 @@ def scheduled(graph: str, policy: str, varying: Sequence[int] | None) -> Any:
             state = replace(state, needed=frozenset(state.roots))
         told = StringIO()
         with Context(DEBUG=0, TRACE="schedule", VIZ=0, NO_COLOR=1), redirect_stderr(told):
-            state = step.run(state)
-        inside = [line[WIDTH_OF_PASS:] for line in told.getvalue().splitlines()]
+            state = run_passes(state, step.name, step.name)
+        decisions = [line[WIDTH_OF_PASS:] for line in told.getvalue().splitlines()]
         text = explain.graph(state)
         lines_of = difference(before or text, text)
-        decisions = [*step.explain(state), *inside]
         changed = bool(before) and before != text
         about = {"name": step.name, "lines": lines_of, "changed": changed, "decisions": decisions}
         passes.append(about)
