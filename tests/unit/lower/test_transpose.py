@@ -109,3 +109,30 @@ def test_permuted_copies(device: str, dtype: DType, arrange: Callable[[Tensor], 
             expected = arrange(Tensor(array, dtype=dtype)).numpy()
 
     numpy.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("device", [pytest.param(d, marks=pytest.mark.device(d)) for d in COMPILED])
+@pytest.mark.parametrize("shape", [(32, 10), (10, 32), (33, 20), (20, 33), (66, 130), (24, 17)])
+def test_a_transpose_is_added_where_the_last_tile_must_not_shift(
+    device: str, shape: tuple[int, int]
+) -> None:
+    """As gradients are added to weights: what was overwritten must not be read again."""
+    before, change = numpy.random.default_rng(4).integers(0, 99, (2, *shape), dtype="int32")
+    with Context(DEV=device):
+        held = Tensor(before).contiguous().realize()
+        held.assign(held + Tensor(change.T.copy()).realize().T).realize()
+
+    numpy.testing.assert_array_equal(held.numpy(), before + change)
+
+
+@pytest.mark.parametrize("vector_bytes", [16, 32, 64])
+def test_plans_of_transposes_in_place_exist_for_all_sizes(vector_bytes: int) -> None:
+    for rows in range(2, 70, 9):
+        for columns in range(2, 70, 7):
+            i, j = UOp.range(rows, 0), UOp.range(columns, 1)
+            place = element(0, dtypes.float32, rows * columns, i * columns + j)
+            turned = load(element(1, dtypes.float32, rows * columns, j * rows + i), dtypes.float32)
+            change = store(place, load(place, dtypes.float32) + turned)
+            kernel = UOp.sink(UOp(Op.END, dtypes.void, (change, i, j)))
+
+            apply_plan(kernel, plan_for(kernel, Limits(vector_bytes=vector_bytes)))

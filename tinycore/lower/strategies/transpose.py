@@ -94,10 +94,11 @@ def transpose_blocks(draft: Draft) -> None:
         Bind((*across, 1), AxisKind.UNROLL),
     )
     over, along = (*across, 0), (*inside, 0)
-    loops = [r.number for r in draft.facts.outputs if r.kind is AxisKind.LOOP]
+    loops = {r.number: r for r in draft.facts.outputs if r.kind is AxisKind.LOOP}
     order = [n for n in loops if n not in (over, along)]
-    squares = -(-row.extent // tall), -(-column.extent // lanes)
-    for number, count, most in zip((over, along), squares, BLOCK, strict=True):
+    for number, most in zip((over, along), BLOCK, strict=True):
+        # A single square has no loop.
+        count = loops[number].extent if number in loops else 1
         if (by := math.gcd(count, draft.size("squares", most))) > 1:
             draft.do(Split(number, by))
         order += number, (*number, 0)
