@@ -19,7 +19,6 @@ from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
 from tinycore.render.c_tables import C_EXPRESSIONS, C_SUFFIXES, C_TYPES
 from tinycore.render.facts import (
-    BOOL_ARITHMETIC,
     RANGE_LETTERS,
     is_constant,
     is_negative_index,
@@ -34,7 +33,7 @@ from tinycore.render.literals import as_stored, shortest
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.instruction import Effect
 from tinycore.uop.node import UOp
-from tinycore.uop.op import ALU, SHIFTS, Op
+from tinycore.uop.op import ALU, BOOL_ARITHMETIC, SHIFTS, Op
 
 __all__ = ["CStyle"]
 

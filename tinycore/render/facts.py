@@ -15,9 +15,6 @@ from tinycore.uop.op import AxisKind, Op
 WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.SHL, Op.MULACC})
 """Ops whose signed overflow is undefined in C, so signed integers are computed as unsigned ones."""
 
-BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
-"""Ops that have the meaning of arithmetic on bool."""
-
 RANGE_LETTERS: Final = {
     AxisKind.LOOP: "i",
     AxisKind.REDUCE: "r",

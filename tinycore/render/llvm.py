@@ -25,7 +25,7 @@ from tinycore.render.llvm_types import (
 )
 from tinycore.render.llvm_writer import Writer, convert, in_range, reinterpreted
 from tinycore.uop.node import UOp
-from tinycore.uop.op import COMPARISON, Op
+from tinycore.uop.op import BOOL_ARITHMETIC, COMPARISON, Op
 
 FLOAT_OPS: Final = {
     # A product may be fused into a sum; nothing else about floats may change.
@@ -47,14 +47,13 @@ SIGNED_OPS: Final = {Op.IDIV: "sdiv", Op.MOD: "srem", Op.SHR: "ashr"}
 UNSIGNED_OPS: Final = {Op.IDIV: "udiv", Op.MOD: "urem", Op.SHR: "lshr"}
 INDEX_OPS: Final = {Op.ADD: "add nsw", Op.SUB: "sub nsw", Op.MUL: "mul nsw"}
 """Index math does not overflow."""
-BOOL_OPS: Final = {Op.ADD: "or", Op.MUL: "and", Op.MAX: "or", Op.MIN: "and"}
 
 OPERATIONS_BY_KIND: Final[Mapping[str, Mapping[Op, str]]] = {
     "float": FLOAT_OPS,
     "int": INT_OPS | SIGNED_OPS,
     "index": INT_OPS | SIGNED_OPS | INDEX_OPS,
     "uint": INT_OPS | UNSIGNED_OPS,
-    "bool": INT_OPS | UNSIGNED_OPS | BOOL_OPS,
+    "bool": INT_OPS | UNSIGNED_OPS | {op: INT_OPS[same] for op, same in BOOL_ARITHMETIC.items()},
 }
 """Instructions of two operands, by kind of type."""
 

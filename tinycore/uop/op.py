@@ -277,6 +277,8 @@ COMPARISON: Final = ops_named("CMPLT CMPNE CMPEQ")
 DIVISIONS: Final = ops_named("IDIV MOD FLOORDIV FLOORMOD")
 """Division ops of integers."""
 SHIFTS: Final = ops_named("SHL SHR")
+BOOL_ARITHMETIC: Final = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
+"""Ops that have the meaning of arithmetic between bools."""
 BINARY: Final = (
     DIVISIONS | SHIFTS | COMPARISON | ops_named("ADD SUB MUL FDIV MAX MIN AND OR XOR THREEFRY")
 )

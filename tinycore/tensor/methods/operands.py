@@ -19,11 +19,8 @@ from tinycore.tensor.checks import NUMBER_TYPES, broadcast_shapes, number_dtype,
 from tinycore.tensor.methods.joining import Joining
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import BOOL_ARITHMETIC, Op
 from tinycore.uop.size import Size, greatest, integer_of, smallest
-
-BOOL_ARITHMETIC = {Op.ADD: Op.OR, Op.MUL: Op.AND, Op.MAX: Op.OR, Op.MIN: Op.AND}
-"""Ops that have the meaning of arithmetic between bools."""
 
 
 class Operands(Joining):

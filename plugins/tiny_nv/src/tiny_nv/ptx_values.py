@@ -22,9 +22,9 @@ from tiny_nv.ptx_text import (
     Text,
 )
 from tinycore.dtype import DType, dtypes
-from tinycore.render.facts import BOOL_ARITHMETIC, is_safe_division, is_safe_shift
+from tinycore.render.facts import is_safe_division, is_safe_shift
 from tinycore.uop.node import UOp
-from tinycore.uop.op import COMPARISON, SHIFTS, Op
+from tinycore.uop.op import BOOL_ARITHMETIC, COMPARISON, SHIFTS, Op
 
 __all__ = ["APPROXIMATE_OPS", "NATIVE_OPS", "NATIVE_TYPES", "chosen", "computed"]
 

@@ -30,10 +30,10 @@ from tiny_qcom.texels import TEXEL
 from tinycore.dtype import DType, ImageDType, PointerDType, Scalar, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render.base import LinearKernel, Renderer, pointer_of
-from tinycore.render.facts import BOOL_ARITHMETIC, is_register, is_safe_division, is_safe_shift
+from tinycore.render.facts import is_register, is_safe_division, is_safe_shift
 from tinycore.render.literals import as_stored
 from tinycore.uop.node import UOp
-from tinycore.uop.op import COMPARISON, SHIFTS, Op
+from tinycore.uop.op import BOOL_ARITHMETIC, COMPARISON, SHIFTS, Op
 
 __all__ = ["Nir"]
 

@@ -28,11 +28,11 @@ from tinycore.dtype import DType, PointerDType, Scalar, dtypes
 from tinycore.errors import UnsupportedError
 from tinycore.render import LinearKernel, pointer_of
 from tinycore.render.cstyle import CStyle
-from tinycore.render.facts import BOOL_ARITHMETIC, is_register, is_safe_division, is_safe_shift
+from tinycore.render.facts import is_register, is_safe_division, is_safe_shift
 from tinycore.render.guards import UNDEFINED_IN_C
 from tinycore.render.writer import Writer, unwrapped
 from tinycore.uop.node import UOp
-from tinycore.uop.op import COMPARISON, Op
+from tinycore.uop.op import BOOL_ARITHMETIC, COMPARISON, Op
 
 __all__ = ["Wgsl", "WgslWithoutHalves"]
 
