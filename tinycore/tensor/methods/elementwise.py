@@ -16,7 +16,7 @@ from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError, DTypeError
 from tinycore.tensor.checks import NUMBER_TYPES
 from tinycore.tensor.interop.ufuncs import applied, called
-from tinycore.tensor.methods.operands import COMPARED, Operands, no_bools
+from tinycore.tensor.methods.operands import COMPARED, Operands, no_bools, operators
 from tinycore.tensor.methods.remainder import floor_quotient, remainder
 from tinycore.uop.op import SHIFTS, Op
 
@@ -338,83 +338,19 @@ class Elementwise(Operands):
     __neg__ = neg
     __invert__ = bitwise_not
 
-    def __add__(self, x: Self | Scalar) -> Self:
-        return self._binary("add", Op.ADD, x)
-
-    def __radd__(self, x: Self | Scalar) -> Self:
-        return self.add(x, reverse=True)
-
-    def __sub__(self, x: Self | Scalar) -> Self:
-        return self.sub(x)
-
-    def __rsub__(self, x: Self | Scalar) -> Self:
-        return self.sub(x, reverse=True)
-
-    def __mul__(self, x: Self | Scalar) -> Self:
-        return self._binary("mul", Op.MUL, x)
-
-    def __rmul__(self, x: Self | Scalar) -> Self:
-        return self.mul(x, reverse=True)
-
-    def __truediv__(self, x: Self | Scalar) -> Self:
-        return self.div(x)
-
-    def __rtruediv__(self, x: Self | Scalar) -> Self:
-        return self.div(x, reverse=True)
-
-    def __floordiv__(self, x: Self | Scalar) -> Self:
-        return self.idiv(x)
-
-    def __rfloordiv__(self, x: Self | Scalar) -> Self:
-        return self.idiv(x, reverse=True)
-
-    def __mod__(self, x: Self | Scalar) -> Self:
-        return self.mod(x)
-
-    def __rmod__(self, x: Self | Scalar) -> Self:
-        return self.mod(x, reverse=True)
-
-    def __and__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_and(x)
-
-    def __rand__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_and(x, reverse=True)
-
-    def __or__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_or(x)
-
-    def __ror__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_or(x, reverse=True)
-
-    def __xor__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_xor(x)
-
-    def __rxor__(self, x: Self | Scalar) -> Self:
-        return self.bitwise_xor(x, reverse=True)
-
-    def __lshift__(self, x: Self | int) -> Self:
-        return self.lshift(x)
-
-    def __rlshift__(self, x: Self | int) -> Self:
-        return self.lshift(x, reverse=True)
-
-    def __rshift__(self, x: Self | int) -> Self:
-        return self.rshift(x)
-
-    def __rrshift__(self, x: Self | int) -> Self:
-        return self.rshift(x, reverse=True)
-
-    def __lt__(self, x: Self | Scalar) -> Self:
-        return self._less(x)
-
-    def __gt__(self, x: Self | Scalar) -> Self:
-        return self._less(x, reverse=True)
-
-    def __le__(self, x: Self | Scalar) -> Self:
-        return self._less_or_equal(x)
-
-    def __ge__(self, x: Self | Scalar) -> Self:
-        return self._less_or_equal(x, reverse=True)
+    __add__, __radd__ = operators(add)
+    __sub__, __rsub__ = operators(sub)
+    __mul__, __rmul__ = operators(mul)
+    __truediv__, __rtruediv__ = operators(div)
+    __floordiv__, __rfloordiv__ = operators(idiv)
+    __mod__, __rmod__ = operators(mod)
+    __and__, __rand__ = operators(bitwise_and)
+    __or__, __ror__ = operators(bitwise_or)
+    __xor__, __rxor__ = operators(bitwise_xor)
+    __lshift__, __rlshift__ = operators(lshift)
+    __rshift__, __rrshift__ = operators(rshift)
+    __lt__, __gt__ = operators(_less)
+    __le__, __ge__ = operators(_less_or_equal)
 
     def __eq__(self, x: object) -> Self:  # type: ignore[override]
         return self.eq(x) if isinstance(x, COMPARED) else NotImplemented  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from tinycore.config import settings
 from tinycore.dtype import DType, DTypeLike, dtypes, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, ArgumentTypeError, ShapeError
 from tinycore.tensor.checks import broadcast_shapes, same_device, same_size
+from tinycore.tensor.methods.operands import operators
 from tinycore.tensor.methods.pixels import product_operands
 from tinycore.tensor.methods.sorting import Sorting
 from tinycore.tensor.methods.templates import templated
@@ -81,11 +82,7 @@ class Linalg(Sorting):
         """
         return x.dot(self, dtype) if reverse else self.dot(x, dtype)
 
-    def __matmul__(self, x: Self) -> Self:
-        return self.matmul(x)
-
-    def __rmatmul__(self, x: Self) -> Self:
-        return self.matmul(x, reverse=True)
+    __matmul__, __rmatmul__ = operators(matmul)
 
     @templated
     def linear(

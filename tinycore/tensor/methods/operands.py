@@ -8,8 +8,9 @@ Shapes and devices are checked at the call.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Self, cast
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Protocol, Self, TypeVar, cast
 
 from tinycore._deferred import NumpyArray, NumpyScalar
 from tinycore.dtype import DType, Scalar, dtypes, least_upper_dtype, least_upper_float
@@ -169,6 +170,31 @@ OPERANDS = (Operands, bool, int, float, NumpyScalar, UOp, Size)
 
 COMPARED = (*OPERANDS, complex, NumpyArray)
 """Types that == and != take, or refuse by an error; a tensor is unequal to any other."""
+
+
+AnyTensor = TypeVar("AnyTensor", bound=Operands)
+Other_contra = TypeVar("Other_contra", contravariant=True)
+
+
+class Binary(Protocol[AnyTensor, Other_contra]):
+    """A method of two operands that can exchange them."""
+
+    def __call__(self, x: AnyTensor, other: Other_contra, /, reverse: bool = False) -> AnyTensor:
+        """The operation, with the operands exchanged where `reverse`."""
+
+
+def operators(
+    method: Binary[AnyTensor, Other_contra],
+) -> tuple[
+    Callable[[AnyTensor, Other_contra], AnyTensor], Callable[[AnyTensor, Other_contra], AnyTensor]
+]:
+    """A method as the operator between its operands, and as the one of its right operand."""
+
+    @wraps(method)
+    def swapped(x: AnyTensor, other: Other_contra) -> AnyTensor:
+        return method(x, other, True)
+
+    return method, swapped
 
 
 def no_bools(name: str, dtype: DType) -> None:

@@ -16,6 +16,7 @@ from tinycore.dtype import Scalar, dtypes, float_layout
 from tinycore.errors import ArgumentError
 from tinycore.tensor import graph
 from tinycore.tensor.methods.functions import Functions, in_wide_float, polynomial
+from tinycore.tensor.methods.operands import operators
 from tinycore.tensor.methods.remainder import leading, signed_bits
 from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp
@@ -140,11 +141,7 @@ class Powers(Functions):
         )
         return (exponent < 0).where(unit, result)
 
-    def __pow__(self, x: Self | Scalar) -> Self:
-        return self.pow(x)
-
-    def __rpow__(self, x: Self | Scalar) -> Self:
-        return self.pow(x, reverse=True)
+    __pow__, __rpow__ = operators(pow)
 
 
 def slopes_of_power(g: UOp, call: UOp) -> list[Powers | None]:
