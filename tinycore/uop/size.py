@@ -119,6 +119,15 @@ Operation = Callable[[UOp, UOp], UOp]
 QUOTIENTS: Final = (UOp.__floordiv__, UOp.__mod__)
 
 
+def operator(op: Operation, swapped: bool = False) -> Callable[[Any, Any], Any]:
+    """The method of an operator of `Arithmetic`."""
+
+    def method(size: Arithmetic, other: Any) -> Any:
+        return size.computed(op, other, swapped)
+
+    return method
+
+
 class Arithmetic:
     """Python's operators in terms of `computed`; those of `uop/operators.py` are of nodes alone."""
 
@@ -128,33 +137,14 @@ class Arithmetic:
         """`op(self, other)`, or `op(other, self)` where they are swapped."""
         raise NotImplementedError
 
-    def __add__(self, other: Any) -> Any:
-        return self.computed(UOp.__add__, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> Any:
-        return self.computed(UOp.__sub__, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self.computed(UOp.__sub__, other, swapped=True)
-
-    def __mul__(self, other: Any) -> Any:
-        return self.computed(UOp.__mul__, other)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self.computed(UOp.__floordiv__, other)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return self.computed(UOp.__floordiv__, other, swapped=True)
-
-    def __mod__(self, other: Any) -> Any:
-        return self.computed(UOp.__mod__, other)
-
-    def __rmod__(self, other: Any) -> Any:
-        return self.computed(UOp.__mod__, other, swapped=True)
+    __add__ = __radd__ = operator(UOp.__add__)
+    __sub__, __rsub__ = operator(UOp.__sub__), operator(UOp.__sub__, swapped=True)
+    __mul__ = __rmul__ = operator(UOp.__mul__)
+    __floordiv__, __rfloordiv__ = (
+        operator(UOp.__floordiv__),
+        operator(UOp.__floordiv__, swapped=True),
+    )
+    __mod__, __rmod__ = operator(UOp.__mod__), operator(UOp.__mod__, swapped=True)
 
     def __neg__(self) -> Any:
         return 0 - self
