@@ -92,18 +92,8 @@ class Losses(Windows):
                 f"sparse_categorical_crossentropy: labels {Y.shape} do not fit scores {self.shape}"
             )
         check_smoothing(label_smoothing)
-        logs = self.log_softmax()
-        counted = Y.ne(ignore_index)
-        picked = (Y._hot(self.shape[-1]) & counted.unsqueeze(-1)).where(logs, 0).sum(-1)
-        even = counted.where(logs.mean(-1), 0)
-        loss = (
-            -(picked * (1 - label_smoothing) + even * label_smoothing)
-            if label_smoothing
-            else -picked
-        )
-        if reduction != "mean":
-            return loss._reduced(reduction)
-        return loss._averaged(counted.sum())
+        logs, axis = self.log_softmax(), self.ndim - 1
+        return logs._at_labels(Y, axis, None, ignore_index, reduction, label_smoothing)
 
     @templated
     def cross_entropy(
@@ -137,51 +127,44 @@ class Losses(Windows):
                 f"cross_entropy: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
             )
         logs, classes = self.log_softmax(axis), self.shape[axis]
-        if weight is not None:
-            return self._weighed_cross_entropy(
-                logs, Y, axis, weight, reduction, label_smoothing, ignore_index
-            )
-        if not labels:
-            if label_smoothing:
-                Y = Y * (1 - label_smoothing) + label_smoothing / max(1, classes)
-            return (-(logs * Y).sum(axis))._reduced(reduction)
-        # selected, as a product with 0 would be NaN where a class has the score -inf
-        picked = Y._hot(classes).movedim(-1, axis).where(logs, 0).sum(axis)
+        own = None if weight is None else logs._along_classes("cross_entropy", weight, axis)
+        if labels:
+            return logs._at_labels(Y, axis, own, ignore_index, reduction, label_smoothing)
         if label_smoothing:
-            picked = picked * (1 - label_smoothing) + logs.mean(axis) * label_smoothing
-        counted = Y.ne(ignore_index)
-        loss = counted.where(-picked, 0)
-        if reduction == "mean":
-            return loss._averaged(counted.sum())
-        return loss._reduced(reduction)
+            Y = Y * (1 - label_smoothing) + label_smoothing / max(1, classes)
+        return (-((logs if own is None else logs * own) * Y).sum(axis))._reduced(reduction)
 
-    def _weighed_cross_entropy(
-        self,
-        logs: Self,
-        Y: Self,
-        axis: int,
-        weight: Self,
-        reduction: Reduction,
-        label_smoothing: float,
-        ignore_index: int,
-    ) -> Self:
-        """Cross-entropy with a weight of each class, as in torch."""
+    def _along_classes(self, name: str, weight: Self, axis: int) -> Self:
+        """The weight of each class, along the axis of classes. Raises ShapeError."""
         classes = self.shape[axis]
         if weight.shape != (classes,):
             raise ShapeError(
-                f"cross_entropy: weight has shape {weight.shape}, not {(classes,)}, one a class"
+                f"{name}: weight has shape {weight.shape}, not {(classes,)}, one a class"
             )
-        own = weight.reshape([classes if a == axis else 1 for a in range(self.ndim)])
-        if Y.ndim == self.ndim:
-            Y = Y * (1 - label_smoothing) + label_smoothing / max(1, classes)
-            return (-(logs * own * Y).sum(axis))._reduced(reduction)
-        hot, counted = Y._hot(classes).movedim(-1, axis), Y.ne(ignore_index)
-        loss = hot.where(logs * own, 0).sum(axis) * (1 - label_smoothing)
+        return weight.reshape([classes if a == axis else 1 for a in range(self.ndim)])
+
+    def _at_labels(
+        self,
+        Y: Self,
+        axis: int,
+        own: Self | None,
+        ignore_index: int | None,
+        reduction: Reduction,
+        label_smoothing: float = 0.0,
+    ) -> Self:
+        """Losses by log-probabilities at labels, the classes weighed by `own` as in torch."""
+        # selected, as a product with 0 would be NaN where a class has the score -inf
+        hot = Y._hot(self.shape[axis]).movedim(-1, axis)
+        weighed = self if own is None else self * own
+        picked = hot.where(weighed, 0).sum(axis)
         if label_smoothing:
-            loss = loss + (logs * own).sum(axis) * (label_smoothing / max(1, classes))
-        loss = counted.where(-loss, 0)
+            picked = picked * (1 - label_smoothing) + weighed.mean(axis) * label_smoothing
+        counted = Y.const_like(True, dtypes.bool) if ignore_index is None else Y.ne(ignore_index)
+        loss = counted.where(-picked, 0)
         if reduction != "mean":
             return loss._reduced(reduction)
+        if own is None:
+            return loss._averaged(counted.sum())
         shares = counted.where(hot.where(own, 0).sum(axis), 0)
         return loss._averaged(shares.cast(sum_acc_dtype(shares.dtype)).sum())
 
@@ -209,16 +192,8 @@ class Losses(Windows):
             raise ShapeError(
                 f"nll_loss: labels of shape {Y.shape} do not fit scores of shape {self.shape}"
             )
-        x, hot = self._as_float(), Y._hot(self.shape[axis])
-        weights = Y.const_like(1.0, x.dtype) if weight is None else hot.where(weight, 0).sum(-1)
-        picked = hot.movedim(-1, axis).where(x, 0).sum(axis)
-        loss = -picked * weights
-        if ignore_index is not None:
-            counted = Y.ne(ignore_index)
-            loss, weights = counted.where(loss, 0), counted.where(weights, 0)
-        if reduction == "mean":
-            return loss._averaged(weights.cast(sum_acc_dtype(weights.dtype)).sum())
-        return loss._reduced(reduction)
+        own = None if weight is None else self._along_classes("nll_loss", weight, axis)
+        return self._as_float()._at_labels(Y, axis, own, ignore_index, reduction)
 
 
 def slopes_of_binary_crossentropy(g: UOp, call: UOp) -> list[Losses]:
