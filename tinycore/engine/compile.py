@@ -42,7 +42,7 @@ from tinycore.engine.counters import Estimate, report
 from tinycore.engine.estimate import estimate
 from tinycore.engine.program_cache import (
     BINARIES,
-    CachedProgram,
+    CompiledKernel,
     binary_key,
     load_program,
     store_program,
@@ -105,22 +105,6 @@ SHOWN_CHANNELS: Final = (
     PassTrace("passes"),
 )
 """Trace channels that report on kernels as they are compiled."""
-
-
-@dataclass(frozen=True)
-class CompiledKernel:
-    """A kernel lowered for one toolchain, with its source and its binary."""
-
-    linear: LinearKernel
-    source: str
-    binary: bytes
-    estimate: Estimate
-    buffers: int
-
-    @cached_property
-    def info(self) -> ProgramInfo:
-        """The launch information that the device needs."""
-        return info_of(self.linear, self.buffers)
 
 
 def as_generated(info: ProgramInfo) -> ProgramInfo:
@@ -276,10 +260,10 @@ def compile_kernel(ast: UOp, toolchain: Tools, plan: Plan | None = None) -> Comp
     if trace_plan.on:
         ours, theirs = (rendered - began) * 1e3, (time.perf_counter() - rendered) * 1e3
         trace_plan(f"{linear.name}: lowered in {ours:.1f} ms, compiled in {theirs:.1f} ms")
-    return CompiledKernel(linear, source, binary, estimate(ast), slot_count(ast))
+    return CompiledKernel(info_of(linear, slot_count(ast)), estimate(ast), binary, source)
 
 
-def program_of(ast: UOp, toolchain: Tools, plan: Plan | None = None) -> CachedProgram:
+def program_of(ast: UOp, toolchain: Tools, plan: Plan | None = None) -> CompiledKernel:
     """The compiled program of a kernel, from the disk cache if it is there.
 
     The cache is bypassed while traces, hooks or VERIFY observe lowering. Without a plan the
@@ -289,8 +273,7 @@ def program_of(ast: UOp, toolchain: Tools, plan: Plan | None = None) -> CachedPr
     watched = watched or hooks.active("tinycore_kernel_compiled") is not None
     if not watched and (found := load_program(ast, toolchain, plan)) is not None:
         return found
-    made = compile_kernel(ast, toolchain, plan)
-    return CachedProgram(made.info, made.estimate, made.binary, made.source)
+    return compile_kernel(ast, toolchain, plan)
 
 
 class Construction:
@@ -388,7 +371,7 @@ def load_runner(
 
 def loaded_program(
     ast: UOp, device: OpenDevice, toolchain: Tools, plan: Plan | None
-) -> tuple[CachedProgram, Program]:
+) -> tuple[CompiledKernel, Program]:
     """Compile and load a kernel: once more, in smaller groups, where its groups turn out too large
     for the registers that its threads take.
     """
@@ -408,7 +391,7 @@ def loaded_program(
 
 def program_once_loaded(
     ast: UOp, device: OpenDevice, toolchain: Tools, plan: Plan | None
-) -> tuple[CachedProgram, Program]:
+) -> tuple[CompiledKernel, Program]:
     """Compile and load a kernel, which enters the disk cache if that worked or if its groups are
     too large (LaunchTooLarge). One from there that does not load is compiled anew, as the driver
     may be another one by now.

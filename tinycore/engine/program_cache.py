@@ -37,7 +37,7 @@ BINARIES: Final = "binary"
 
 
 @dataclass(frozen=True)
-class CachedProgram:
+class CompiledKernel:
     """A binary with the facts needed to load and launch it."""
 
     info: ProgramInfo
@@ -49,14 +49,14 @@ class CachedProgram:
 
 def load_program(
     ast: UOp, toolchain: Toolchain[Renderer], plan: Plan | None = None
-) -> CachedProgram | None:
+) -> CompiledKernel | None:
     """The cached program of a kernel, or None."""
     content = cache.get(PROGRAMS, program_key(ast, toolchain, plan)) if settings.CCACHE else None
     if content is None:
         return None
     head, _, binary = content.partition(b"\n")
     info, estimate = json.loads(head)
-    return CachedProgram(restored(ProgramInfo, info), restored(Estimate, estimate), binary)
+    return CompiledKernel(restored(ProgramInfo, info), restored(Estimate, estimate), binary)
 
 
 def plain_info(info: ProgramInfo) -> dict[str, Any]:
@@ -86,7 +86,7 @@ hints_of: Final = cache_forever(get_type_hints)
 
 
 def store_program(
-    ast: UOp, toolchain: Toolchain[Renderer], program: CachedProgram, plan: Plan | None
+    ast: UOp, toolchain: Toolchain[Renderer], program: CompiledKernel, plan: Plan | None
 ) -> None:
     """Write a program that a device has loaded to the cache, and its binary, unless it comes from
     there.

@@ -13,13 +13,13 @@ from tinycore import Context, Tensor
 from tinycore.config import settings
 from tinycore.engine import compile as compiling
 from tinycore.engine.compile import (
-    CompiledKernel,
     Construction,
     Key,
     compile_kernel,
     runner_for,
     start_compiling,
 )
+from tinycore.engine.program_cache import CompiledKernel
 from tinycore.uop.node import UOp
 
 
