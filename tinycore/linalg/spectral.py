@@ -152,7 +152,7 @@ class Spectral(Elimination):
         p = 2.0 if p == "fro" else p
         if isinstance(p, str):
             raise ArgumentError(f"norm: p is a number, 'fro' or 'nuc' (of all axes), got {p!r}")
-        x = self._as_float().abs()
+        x = self._as_float() if p == 2 else self._as_float().abs()
         if math.isinf(p):
             return x.max(axis, keepdim) if p > 0 else x.min(axis, keepdim)
         if p == 0:
@@ -165,6 +165,15 @@ class Spectral(Elimination):
         zero = total.eq(0)  # where a root has no derivative
         rest = zero.where(1.0, total)
         return zero.where(0.0, rest.sqrt() if p == 2 else rest.pow(1 / p))
+
+    @in_wide_float
+    def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
+        """Vectors divided by their p-norm along an axis, which counts as at least `eps`.
+
+        >>> Tensor([[3.0, 4.0]]).normalize().numpy().round(4)
+        array([[0.6, 0.8]], dtype=float32)
+        """
+        return self / self.norm(p, dim, keepdim=True).clamp(min_=eps)
 
     def cdist(self, x: Self, p: float = 2.0) -> Self:
         """The p-norm of every row (.., n, d) less every row (.., m, d), as (.., n, m).

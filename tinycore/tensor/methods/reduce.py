@@ -16,7 +16,6 @@ from tinycore.errors import ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import counter_dtype, floating_dtype, resolve_axes, resolve_axis
 from tinycore.tensor.methods.activations import Activations
-from tinycore.tensor.methods.functions import in_wide_float
 from tinycore.tensor.methods.templates import templated
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, neutral_element
@@ -221,25 +220,6 @@ class Reduce(Activations):
         root = tiny.where(small, plain.isinf().where(large, plain)).sqrt()
         length = root * tiny.where(1 / up, plain.isinf().where(up, 1.0))
         return length._called(slope_of_length, self)
-
-    @in_wide_float
-    def normalize(self, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Self:
-        """Vectors divided by their p-norm along an axis, which counts as at least `eps`.
-
-        >>> Tensor([[3.0, 4.0]]).normalize().numpy().round(4)
-        array([[0.6, 0.8]], dtype=float32)
-        """
-        if p == 0:
-            norm = self.ne(0).sum(dim, keepdim=True).cast(self.dtype)
-        elif p == math.inf:
-            norm = self.abs().max(dim, keepdim=True)
-        else:
-            powers = self.square() if p == 2 else self.abs().pow(p)
-            total = powers.sum(dim, keepdim=True)
-            nothing = total.eq(0)  # where a root has no derivative
-            rest = nothing.where(1.0, total)
-            norm = nothing.where(0.0, rest.sqrt() if p == 2 else rest.pow(1 / p))
-        return self / norm.clamp(min_=eps)
 
     # --- places of extremes
 

@@ -35,9 +35,7 @@ class Scan(Reduce):
         >>> x.cumsum().tolist(), x.cumsum(1).tolist()
         ([[1, 2], [4, 6]], [[1, 3], [3, 7]])
         """
-        wide = self.cast(sum_acc_dtype(self.dtype))
-        result = wide._folded_along("cumsum", Op.ADD, axis)
-        return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+        return self._running_total("cumsum", Op.ADD, axis)
 
     def cumprod(self, axis: int) -> Self:
         """Running products; bools and narrow integers are multiplied in 32 bits.
@@ -45,9 +43,7 @@ class Scan(Reduce):
         >>> Tensor([1, 2, 3, 4]).cumprod(0).tolist()
         [1, 2, 6, 24]
         """
-        wide = self.cast(sum_acc_dtype(self.dtype))
-        result = wide._folded_along("cumprod", Op.MUL, axis)
-        return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
+        return self._running_total("cumprod", Op.MUL, axis)
 
     def cummax(self, axis: int = 0) -> tuple[Self, Self]:
         """The greatest element so far, and where it last stood; NaN is greater than any number.
@@ -86,6 +82,11 @@ class Scan(Reduce):
                 -math.inf,
             ),
         ).cast(x.dtype)
+
+    def _running_total(self, name: str, op: Op, axis: int) -> Self:
+        """Running sums or products, in the wide type; floats are rounded to theirs."""
+        result = self.cast(sum_acc_dtype(self.dtype))._folded_along(name, op, axis)
+        return result.cast(self.dtype) if dtypes.is_float(self.dtype) else result
 
     def _running_best(self, name: str, op: Op, axis: int) -> tuple[Self, Self]:
         """Running extremes and their indices; the gradient goes to these indices."""
