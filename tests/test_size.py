@@ -22,14 +22,14 @@ from benchmarks.size import folder_sizes, sums  # noqa: E402
 BUDGETS: Final = {
     "tinycore": 19_729,
     "tinycore/array_api": 10_902,
-    "tinycore/builtin": 13_672,
+    "tinycore/builtin": 13_200,
     "tinycore/cli": 9_767,
     "tinycore/device": 20_187,
-    "tinycore/engine": 20_750,
+    "tinycore/engine": 20_620,
     "tinycore/lower": 44_783,
     "tinycore/lower/steps": 10_109,
     "tinycore/lower/strategies": 24_975,
-    "tinycore/linalg": 7_467,
+    "tinycore/linalg": 7_550,
     "tinycore/nn": 16_755,
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
@@ -39,10 +39,10 @@ BUDGETS: Final = {
     "tinycore/tensor/autograd": 9_617,
     "tinycore/tensor/capture": 16_335,
     "tinycore/tensor/guards": 7_506,
-    "tinycore/tensor/interop": 7_399,
-    "tinycore/tensor/methods": 57_222,
+    "tinycore/tensor/interop": 6_740,
+    "tinycore/tensor/methods": 56_400,
     "tinycore/tensor/storage": 12_529,
-    "tinycore/uop": 44_960,
+    "tinycore/uop": 45_700,
     "plugins/tiny_amd": 42_099,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 463_983
+SUM: Final = 462_723
 """The budgets of the core together."""
-FLOORS: Final = 425_331
+FLOORS: Final = 424_543
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

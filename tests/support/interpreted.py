@@ -17,7 +17,7 @@ from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Limits, LinearKernel
-from tinycore.tensor.interop.host_bytes import decode, encode
+from tinycore.uop.host_bytes import decode, encode
 from tinycore.uop.node import UOp
 
 Program = tuple[UOp, ...]

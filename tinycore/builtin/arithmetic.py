@@ -18,7 +18,7 @@ import numpy
 from numpy.typing import NDArray
 
 from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
-from tinycore.uop.evaluate import from_bits
+from tinycore.uop.host_bytes import SMALL_FLOATS, decode, rounded, to_storage
 from tinycore.uop.instruction import Instruction
 from tinycore.uop.op import ALU, COMPARISON, Op
 from tinycore.uop.threefry import Words, threefry_words
@@ -28,79 +28,17 @@ __all__ = [
     "Array",
     "computed_as",
     "fold_values",
-    "from_storage",
     "operation",
-    "to_storage",
 ]
 
 Array = NDArray[Any]
 Function = Callable[..., Any]
-
-SMALL_FLOATS: Final = frozenset({dtypes.bfloat16, *dtypes.fp8s})
-"""Types that NumPy lacks."""
 
 
 @cache
 def computed_as(dtype: DType) -> numpy.dtype[Any]:
     """The NumPy type in which values of a dtype are held."""
     return numpy.dtype(numpy.float32) if dtype.scalar() in SMALL_FLOATS else to_numpy_dtype(dtype)
-
-
-# --- small floats: rounding, and the bits in memory
-
-
-def rounded(values: Array, dtype: DType) -> Array:
-    """float32 or float64 values rounded to nearest even in a small float type, as float32."""
-    if dtype is dtypes.bfloat16 and values.dtype == numpy.float32:
-        bits = values.view(numpy.uint32)
-        nearest = (bits + (0x7FFF + (bits >> 16 & 1))) & numpy.uint32(0xFFFF0000)
-        return numpy.where(
-            numpy.isnan(values), numpy.float32(numpy.nan), nearest.view(numpy.float32)
-        )
-    layout, wide = float_layout(dtype), values.astype(numpy.float64)
-    exponent = numpy.maximum(numpy.frexp(wide)[1] - 1, layout.least_exponent)
-    step = exponent - layout.mantissa_bits
-    nearest = numpy.ldexp(numpy.rint(numpy.ldexp(wide, -step)), step)
-    finite = numpy.abs(nearest) <= layout.greatest
-    beyond = numpy.copysign(numpy.inf, wide) if layout.has_infinity else numpy.nan
-    result = numpy.where(finite, nearest, numpy.where(numpy.isnan(wide), numpy.nan, beyond))
-    signed = result if layout.has_negative_zero else result + 0.0  # -0 + 0 is 0
-    return signed.astype(numpy.float32)
-
-
-def small_float_bits(values: Array, dtype: DType) -> Array:
-    """The bits of numbers of a small float type."""
-    layout, storage = float_layout(dtype), to_numpy_dtype(dtype)
-    if dtype is dtypes.bfloat16:
-        return (numpy.ascontiguousarray(values).view(numpy.uint32) >> 16).astype(storage)
-    # Numbers of a type lie in the order of their bits.
-    bits = numpy.searchsorted(fp8_values(dtype)[: layout.beyond], numpy.abs(values))
-    negative = numpy.signbit(values) & ((bits != 0) | layout.has_negative_zero)
-    bits = bits | negative.astype(numpy.int64) << (dtype.bits - 1)
-    return numpy.where(numpy.isnan(values), layout.nan, bits).astype(storage)
-
-
-@cache
-def fp8_values(dtype: DType) -> Array:
-    """Values of the 256 bit patterns of an fp8 type."""
-    return numpy.array([from_bits(code, dtype) for code in range(256)], numpy.float32)
-
-
-def from_storage(stored: Array, dtype: DType) -> Array:
-    """Values from their storage in memory."""
-    scalar = dtype.scalar()
-    if scalar is dtypes.bfloat16:
-        wide: Array = (stored.astype(numpy.uint32) << 16).view(numpy.float32)
-        return wide
-    if scalar in SMALL_FLOATS:
-        return fp8_values(scalar)[stored]
-    return stored
-
-
-def to_storage(values: Array, dtype: DType) -> Array:
-    """Values in their storage in memory."""
-    scalar = dtype.scalar()
-    return small_float_bits(values, scalar) if scalar in SMALL_FLOATS else values
 
 
 # --- the ops
@@ -317,6 +255,6 @@ def reinterpreter(source: DType, target: DType) -> Function:
     storage = to_numpy_dtype(target)
 
     def same_bits(a: Array) -> Array:
-        return from_storage(numpy.ascontiguousarray(to_storage(a, source)).view(storage), target)
+        return decode(numpy.ascontiguousarray(to_storage(a, source)).view(storage), target)
 
     return same_bits

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy
 
-from tinycore.builtin.arithmetic import Array, from_storage
+from tinycore.builtin.arithmetic import Array
 from tinycore.dtype import DType, PointerDType, to_numpy_dtype
 from tinycore.errors import DeviceError
+from tinycore.uop.host_bytes import decode
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -87,7 +88,7 @@ class Memory:
         """The values at some places, which threads that are `wanted` read."""
         if self.accesses is not None:
             self.accesses.read(frame, where, wanted)
-        return from_storage(self.array.take(where), self.dtype)
+        return decode(self.array.take(where), self.dtype)
 
     @staticmethod
     def of_buffer(node: UOp, handle: Array, kernel: str) -> Memory:

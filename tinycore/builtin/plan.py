@@ -17,10 +17,8 @@ from tinycore.builtin.arithmetic import (
     Array,
     computed_as,
     fold_values,
-    from_storage,
     meaning_of,
     operation,
-    to_storage,
 )
 from tinycore.builtin.frame import Axes, Frame, Memory, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
@@ -40,6 +38,7 @@ from tinycore.dtype import to_numpy_dtype
 from tinycore.errors import DeviceError, UnsupportedError
 from tinycore.render.base import LATE, LinearKernel, pointer_of
 from tinycore.uop.evaluate import round_to
+from tinycore.uop.host_bytes import decode, to_storage
 from tinycore.uop.instruction import Effect, reads_memory
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, Op
@@ -269,7 +268,7 @@ class Plan:
                 where = access.places(frame, memory, wanted)
                 found = memory.read(frame, where, wanted)
             else:
-                found = from_storage(window.copy(), memory.dtype)
+                found = decode(window.copy(), memory.dtype)
             if wanted is not None:
                 absent = values[other] if other is not None else kind.type(0)
                 found = numpy.where(wanted, found, absent)

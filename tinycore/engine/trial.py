@@ -20,10 +20,11 @@ import numpy
 from tinycore.device.buffer import Buffer
 from tinycore.device.protocols import Handle, Program, Toolchain
 from tinycore.device.registry import OpenDevice
-from tinycore.dtype import DType, ImageDType, PointerDType, dtypes, float_layout, to_numpy_dtype
+from tinycore.dtype import DType, ImageDType, PointerDType, dtypes, to_numpy_dtype
 from tinycore.engine.compile import Binary, as_generated, build
 from tinycore.lower.tile import Plan
 from tinycore.render.base import Renderer, pointer_of
+from tinycore.uop.host_bytes import encode
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -115,16 +116,7 @@ def random_values(generator: numpy.random.Generator, size: int, dtype: DType, be
         return generator.integers(0, 2, size).astype(stored)
     if dtype.kind != "float":
         return generator.integers(0, below, size).astype(stored)
-    if stored.kind == "f":
-        return generator.uniform(-0.5, 1.0, size).astype(stored)
-    layout = float_layout(dtype)
-    middle = (1 << (layout.exponent_bits - 1)) - 1
-    exponents = generator.integers(middle - 2, middle, size)
-    signs = generator.integers(0, 4, size) == 0
-    fractions = generator.integers(0, 1 << layout.mantissa_bits, size)
-    codes = (signs << layout.exponent_bits | exponents) << layout.mantissa_bits | fractions
-    bits: Array = codes.astype(stored)
-    return bits
+    return encode(generator.uniform(-0.5, 1.0, size), dtype)
 
 
 def integers_below(slot: UOp, ast: UOp) -> int:

@@ -14,7 +14,8 @@ Floor 1. The files, in the order in which a graph is made, changed and checked:
   `symbolic.py`: their union, and simplification under a predicate
 - `proportional.py`: sums that may be scaled to another maximum
 - `product.py`, `softmax.py`: products of matrices and softmaxes, as nodes of a tensor graph
-- `bounds.py`, `affine.py`, `evaluate.py`, `threefry.py`: ranges of values, strides, and values
+- `bounds.py`, `affine.py`, `evaluate.py`, `threefry.py`: ranges of values, strides, and values;
+  `host_bytes.py`: values in NumPy's arrays, also of dtypes that NumPy lacks
 - `stages.py`, `verify.py`, `verify_tensor.py`, `verify_linear.py`: legality at each stage
 - `text.py`, `parse.py`: graphs as text, and back
 """

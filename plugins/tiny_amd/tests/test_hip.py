@@ -31,7 +31,7 @@ from tiny_testing.suite.case import Level, Trial, trials
 from tiny_testing.suite.subject import Subject
 from tinycore import Context, Tensor, dtypes
 from tinycore.plugin import register, unregister
-from tinycore.tensor.interop.host_bytes import encode
+from tinycore.uop.host_bytes import encode
 
 PROGRAMS: Final = TensorPrograms("AMD")
 

@@ -44,7 +44,7 @@ from tinycore.dtype import DType
 from tinycore.lower.pipeline import lower
 from tinycore.lower.plan import plan_for
 from tinycore.plugin import register, unregister
-from tinycore.tensor.interop.host_bytes import encode
+from tinycore.uop.host_bytes import encode
 
 DECODERS: Final = {"gfx1201": Rdna4Decoder, "gfx942": Cdna3Decoder}
 OPERANDS: Final = {found.unit.a: found for found in RDNA3}

@@ -30,7 +30,7 @@ from tinycore.errors import DeviceError
 from tinycore.lower.pipeline import lower
 from tinycore.lower.tile import Bind, Plan, Split, Stage, Tail
 from tinycore.plugin import register, unregister
-from tinycore.tensor.interop.host_bytes import encode
+from tinycore.uop.host_bytes import encode
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op, Part
 

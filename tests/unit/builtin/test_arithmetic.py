@@ -9,15 +9,10 @@ from typing import Any
 import numpy
 import pytest
 
-from tinycore.builtin.arithmetic import (
-    OPERATIONS,
-    computed_as,
-    from_storage,
-    operation,
-    to_storage,
-)
+from tinycore.builtin.arithmetic import OPERATIONS, computed_as, operation
 from tinycore.dtype import DType, dtypes, to_numpy_dtype
 from tinycore.uop.evaluate import Undefined, compute, from_bits, round_to, to_bits
+from tinycore.uop.host_bytes import decode, to_storage
 from tinycore.uop.op import ALU, COMPARISON, TRANSCENDENTAL, Op
 
 FLOAT_ONLY = TRANSCENDENTAL | {Op.RECIPROCAL, Op.SQRT, Op.TRUNC, Op.FDIV}
@@ -115,12 +110,12 @@ def test_a_bitcast_keeps_the_bits(source: DType) -> None:
 @pytest.mark.parametrize("dtype", [*dtypes.fp8s, dtypes.bfloat16])
 def test_every_bit_pattern_of_a_small_float_comes_back(dtype: DType) -> None:
     bits = numpy.arange(1 << dtype.bits, dtype=to_numpy_dtype(dtype))
-    values = from_storage(bits, dtype)
+    values = decode(bits, dtype)
     back = to_storage(values, dtype)
     number = ~numpy.isnan(values)
 
     assert (back[number] == bits[number]).all()
-    assert numpy.isnan(from_storage(back[~number], dtype)).all()
+    assert numpy.isnan(decode(back[~number], dtype)).all()
     sample = range(0, 1 << dtype.bits, 97)
     assert all(same(float(values[i]), from_bits(i, dtype)) for i in sample)
     assert all(int(back[i]) == to_bits(float(values[i]), dtype) for i in sample if number[i])

@@ -45,8 +45,8 @@ from tinycore.lower.tile import (
 )
 from tinycore.render.base import Limits, LinearKernel, Renderer, pointer_of
 from tinycore.schedule.limits import cut_for
-from tinycore.tensor.interop.host_bytes import decode, encode
 from tinycore.uop.evaluate import evaluate
+from tinycore.uop.host_bytes import decode, encode
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op

@@ -3,7 +3,7 @@
 Floor 5. The files:
 
 - `interop.py` (the methods), `dlpack.py`, `ufuncs.py` (NumPy's functions on tensors)
-- `layout.py` (which tensors are strided views of memory), `host_bytes.py` (dtypes that NumPy lacks)
+- `layout.py` (which tensors are strided views of memory)
 - `foreign_names.py` (names of other libraries, each with what to use instead)
 
 **Memory is shared where it can be, and copied where not.** A realized tensor on a device whose

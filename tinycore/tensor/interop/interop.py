@@ -29,7 +29,6 @@ from tinycore.errors import (
 from tinycore.tensor import graph
 from tinycore.tensor.core import canonical, one_device
 from tinycore.tensor.graph import Pair
-from tinycore.tensor.interop.host_bytes import FOREIGN
 from tinycore.tensor.interop.layout import VIEWS, memory_below, show_memory
 from tinycore.tensor.methods import pixels
 from tinycore.tensor.methods.creation import float_or, sizes_from
@@ -38,6 +37,7 @@ from tinycore.tensor.methods.inplace import InPlace
 from tinycore.tensor.runtime import HostArray, runtime
 from tinycore.tensor.storage.held_values import mark_escaped
 from tinycore.uop.bindings import known
+from tinycore.uop.host_bytes import SMALL_FLOATS
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.shape import DeviceLike
@@ -94,7 +94,7 @@ class Interop(InPlace):
         >>> view.shape, view.tolist()
         ((2, 2), [[1, 2], [3, 4]])
         """
-        if self.dtype in FOREIGN:
+        if self.dtype in SMALL_FLOATS:
             raise DTypeError(f"data: Python's buffers have no {self.dtype!r}; cast to float first")
         view = self._host_view()
         return (view if view is not None and view.flags.c_contiguous else self._host_array()).data
@@ -109,7 +109,7 @@ class Interop(InPlace):
         As in NumPy 2, `copy` True always copies, and False raises SharingError, a ValueError, where
         a copy is needed.
         """
-        view = None if copy or self.dtype in FOREIGN else self._host_view()
+        view = None if copy or self.dtype in SMALL_FLOATS else self._host_view()
         if view is not None and dtype in (None, view.dtype):
             return view
         if copy is False:
@@ -125,7 +125,7 @@ class Interop(InPlace):
         `data` is a buffer, not an address, so that it stays alive whatever becomes of the tensor.
         There is no such attribute where nothing can be shared: see `__array__`.
         """
-        view = None if self.dtype in FOREIGN else self._host_view()
+        view = None if self.dtype in SMALL_FLOATS else self._host_view()
         if view is None:
             raise AttributeError("__array_interface__: this tensor has no memory to share")
         whole = view
@@ -216,7 +216,7 @@ class Interop(InPlace):
         """
         kind = runtime().exchange_kind(self.device)
         exchange = runtime().exchange(self.device) if kind and kind[0] == dlpack.CARD_KIND else None
-        if exchange is None or self.dtype in FOREIGN or not self.numel():
+        if exchange is None or self.dtype in SMALL_FLOATS or not self.numel():
             raise AttributeError(f"{dlpack.CARD_INTERFACE}: this tensor has no memory to share")
         view = self._memory_view(lambda memory: runtime().lend(memory)[0])
         if view is None:

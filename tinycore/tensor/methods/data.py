@@ -19,8 +19,8 @@ from tinycore.dtype import DType, Scalar, dtypes, from_numpy_dtype, to_dtype, to
 from tinycore.errors import DTypeError, FileFormatError, OutOfMemory, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.checks import number_dtype
-from tinycore.tensor.interop.host_bytes import encode
 from tinycore.tensor.runtime import HostArray, runtime
+from tinycore.uop.host_bytes import encode
 from tinycore.uop.node import UOp, as_scalar
 from tinycore.uop.shape import DeviceLike, Shape
 from tinycore.uop.size import Size, integer_of

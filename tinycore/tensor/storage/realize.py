@@ -22,7 +22,6 @@ from tinycore.tensor.autograd.history import source_of
 from tinycore.tensor.autograd.past import BY_CALL, NOBODY, made_of, ordered_through
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
-from tinycore.tensor.interop.host_bytes import decode
 from tinycore.tensor.interop.layout import COPIES, moved_from, show_memory
 from tinycore.tensor.methods.random import Random
 from tinycore.tensor.runtime import HostArray, runtime
@@ -46,6 +45,7 @@ from tinycore.tensor.storage.realization import (
 from tinycore.tensor.storage.storage import view_of
 from tinycore.tensor.storage.view_writes import overwrite, target_of
 from tinycore.uop.bindings import known
+from tinycore.uop.host_bytes import decode
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node, is_gradient_leaf
 from tinycore.uop.op import Op

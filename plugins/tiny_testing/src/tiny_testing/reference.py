@@ -23,10 +23,10 @@ from tinycore.schedule.canonical import CanonicalGraph, canonicalize
 from tinycore.schedule.kernel import memory_of
 from tinycore.schedule.retention import OnResult, Realized, RetentionPolicy
 from tinycore.tensor import graph
-from tinycore.tensor.interop.host_bytes import FOREIGN, decode, encode
 from tinycore.tensor.methods import pixels
 from tinycore.tensor.runtime import HostArray
 from tinycore.uop.bindings import sizes_below, with_sizes
+from tinycore.uop.host_bytes import SMALL_FLOATS, decode, encode
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, made_anew
 from tinycore.uop.op import ALU, Op
@@ -79,7 +79,7 @@ def step(node: UOp, values: dict[UOp, HostArray], memory: Memory) -> HostArray:
 
 def fitted(value: HostArray, dtype: DType) -> HostArray:
     """A value rounded or wrapped to what its dtype can hold; foreign floats stay float32."""
-    if dtype in FOREIGN:
+    if dtype in SMALL_FLOATS:
         return decode(encode(value, dtype), dtype)
     return numpy.asarray(value).astype(to_numpy_dtype(dtype), copy=False)
 

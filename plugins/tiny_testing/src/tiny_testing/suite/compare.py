@@ -17,7 +17,7 @@ from tiny_testing.reference import ARITHMETIC, evaluate
 from tiny_testing.suite.subject import Array, Subject
 from tinycore import Tensor
 from tinycore.dtype import DType, dtypes, float_layout
-from tinycore.tensor.interop.host_bytes import encode
+from tinycore.uop.host_bytes import encode
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

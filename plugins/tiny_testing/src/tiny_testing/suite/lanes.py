@@ -19,7 +19,7 @@ from tiny_testing.suite.operations import CONVERSIONS, Conversion, generator, wo
 from tiny_testing.suite.subject import Array, Subject
 from tinycore import Tensor
 from tinycore.dtype import DType, dtypes, float_layout, to_numpy_dtype
-from tinycore.tensor.interop.host_bytes import decode, encode
+from tinycore.uop.host_bytes import decode, encode
 from tinycore.uop.node import UOp
 
 __all__ = [

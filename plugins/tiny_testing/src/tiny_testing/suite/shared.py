@@ -23,7 +23,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.tile import Bind, Plan, Split, Tail
 from tinycore.render.base import Limits, LinearKernel
-from tinycore.tensor.interop.host_bytes import decode, encode
+from tinycore.uop.host_bytes import decode, encode
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Part
 

@@ -23,7 +23,7 @@ from tinycore.device.target import Target, parse_targets
 from tinycore.dtype import DType
 from tinycore.errors import SettingError, UnknownDevice
 from tinycore.render.base import Limits, Renderer
-from tinycore.tensor.interop.host_bytes import decode, encode
+from tinycore.uop.host_bytes import decode, encode
 
 __all__ = ["Array", "ExternalMemory", "Subject"]
 

@@ -22,7 +22,7 @@ from tinycore.lower.plan import plan_for
 from tinycore.lower.steps.bind import Bind
 from tinycore.lower.steps.tensorize import Tensorize
 from tinycore.render.base import LinearKernel
-from tinycore.tensor.interop.host_bytes import decode, encode
+from tinycore.uop.host_bytes import decode, encode
 from tinycore.uop.instruction import Instruction
 from tinycore.uop.matrix import MatrixUnit, OperandLoad
 from tinycore.uop.node import Axis, UOp
