@@ -190,6 +190,13 @@ def symbolic(session: nox.Session) -> None:
 
 
 @nox.session
+def ragged(session: nox.Session) -> None:
+    """Run random programs over ragged sizes on processors (`-- --count 500 --seed 0`)."""
+    install(session)
+    session.run("python", "-m", "tests.fuzz.ragged", *session.posargs)
+
+
+@nox.session
 @nox.parametrize("device", DEVICES)
 def conformance(session: nox.Session, device: str) -> None:
     """Prove what a device claims; `python docs/generate_conformance.py` writes the tables."""

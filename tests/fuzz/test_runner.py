@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import captures, extremes, leaves, signals, slopes, symbolic, writes
+from tests.fuzz import captures, extremes, leaves, ragged, signals, slopes, symbolic, writes
 from tests.fuzz.programs.command import FUZZER as PROGRAMS
 from tests.fuzz.runner import Fuzzer, Verdict, run, smallest, without_a_line
 from tinycore.config import settings
@@ -121,6 +121,12 @@ def test_every_kind_of_random_program_runs(
 ) -> None:
     assert run(fuzzer, ["--count", "1", "--device", "PYTHON"]) == 0
     assert capsys.readouterr().out.startswith("1 programs from seed 0 in ")
+
+
+@pytest.mark.slow
+@pytest.mark.device("CPU:LLVM")
+def test_programs_of_ragged_sizes_run_on_processors() -> None:
+    assert run(ragged.FUZZER, ["--count", "20", "--seed", "30"]) == 0
 
 
 @pytest.mark.slow
