@@ -9,8 +9,7 @@ shifts take their amount modulo the width.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -184,36 +183,29 @@ def fold_values(
     function: Function,
     before: Array,
     values: Array,
-    axis: int,
-    steps: Sequence[int],
+    steps: int,
     *,
     overwrite: bool = False,
 ) -> Array:
-    """`before` combined with each value along axes in the order of loops, the last one innermost.
+    """`before` combined with each value along the first axis, one after the other.
 
-    The axes from `axis` on have the sizes `steps`, or 1 where all values are the same; they are of
-    size 1 in the result. `overwrite` says that nobody else needs `values`.
+    That has the size `steps`, or 1 where all values are the same; it is of size 1 in the result.
+    `overwrite` says that nobody else needs `values`.
     """
-    stop = axis + len(steps)
-    thin = [*numpy.broadcast_shapes(values.shape, before.shape)]
-    thin[axis:stop] = [1] * len(steps)
-    wide = (*thin[:axis], *steps, *thin[stop:])
-    if values.shape != wide or not overwrite:
-        values = numpy.array(numpy.broadcast_to(values, wide), order="C")
-    rows = values.reshape(math.prod(thin[:axis]), math.prod(steps), -1)
-    if before.shape != tuple(thin):
-        before = numpy.broadcast_to(before, thin)
-    total = before.reshape(len(rows), -1)
+    thin = numpy.broadcast_shapes(values.shape[1:], before.shape[1:])
+    if values.shape != (steps, *thin) or not overwrite:
+        values = numpy.array(numpy.broadcast_to(values, (steps, *thin)), order="C")
+    rows, total = values.reshape(steps, -1), numpy.broadcast_to(before, (1, *thin)).reshape(-1)
     if not isinstance(function, numpy.ufunc):
-        for step in range(rows.shape[1]):
-            total = function(total, rows[:, step])
-        return total.reshape(thin)
-    rows[:, 0] = function(total, rows[:, 0])
-    if rows.shape[2] == 1:  # NumPy would reduce these pairwise
-        total = function.accumulate(rows, axis=1, dtype=rows.dtype)[:, -1]
+        for row in rows:
+            total = function(total, row)
+        return total.reshape(1, *thin)
+    rows[0] = function(total, rows[0])
+    if rows.shape[1] == 1:  # NumPy would reduce these pairwise
+        total = function.accumulate(rows, axis=0, dtype=rows.dtype)[-1]
     else:
-        total = function.reduce(rows, axis=1, dtype=rows.dtype)
-    return total.reshape(thin)
+        total = function.reduce(rows, axis=0, dtype=rows.dtype)
+    return total.reshape(1, *thin)
 
 
 def converter(source: DType, target: DType) -> Function:

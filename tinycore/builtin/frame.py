@@ -34,14 +34,14 @@ Span = tuple[int, int]
 
 
 class Axes:
-    """Axes of arrays: loops by level, the launch's indices, a vector's lanes."""
+    """Axes of arrays: steps of a loop, the launch's indices, a vector's lanes."""
 
-    def __init__(self, levels: int, launch: Mapping[str, int]) -> None:
+    def __init__(self, launch: Mapping[str, int]) -> None:
         self.launch = launch
         """The size of each SPECIAL."""
         self.threads = [name for name in LAUNCH_ORDER if launch.get(name, 1) > 1]
-        self.of: dict[str, int] = {name: levels + i for i, name in enumerate(self.threads)}
-        self.rank = levels + len(self.threads) + 1
+        self.of: dict[str, int] = {name: 1 + i for i, name in enumerate(self.threads)}
+        self.rank = len(self.threads) + 2
 
     def sizes(self, prefix: str) -> tuple[int, int, int]:
         """The launch's sizes under a prefix, `grid` or `block`."""

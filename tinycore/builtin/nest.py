@@ -1,14 +1,15 @@
-"""The loops of a linear program as a tree, and which of them can be axes of arrays.
+"""The loops of a linear program as a tree, and which of them can be an axis of arrays.
 
-Private to the interpreter. All steps of a loop can be done at once where they know of each other
-only by what they fold into registers: `total = total + value`, the value not depending on the
-total. The values are folded in the order of the steps, so the result is the same to the last bit.
+Private to the interpreter. All steps of an innermost loop can be done at once where they know of
+each other only by what they fold into registers: `total = total + value`, the value not depending
+on the total. Values are folded in the order of steps, so the result is the same to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from tinycore.dtype import PointerDType
@@ -18,12 +19,10 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, REDUCTIONS, Op
 
 __all__ = [
+    "ACCESSES",
     "DEFINITIONS",
     "Fold",
-    "Item",
     "Loop",
-    "count_levels",
-    "find_axes",
     "is_register",
     "nest_of",
 ]
@@ -32,8 +31,10 @@ DEFINITIONS: Final = frozenset(
     {Op.DEFINE_GLOBAL, Op.DEFINE_LOCAL, Op.DEFINE_REG, Op.DEFINE_VAR, Op.SPECIAL, Op.CONST}
 )
 """Nodes whose value exists before the first step."""
+ACCESSES: Final = frozenset({Op.LOAD, Op.STORE})
+"""Nodes whose first source is elements of memory that they access; an Effect says it itself."""
 AT_ONCE: Final = (
-    ALU | DEFINITIONS | {Op.LOAD, Op.STORE, Op.INDEX, Op.PIXEL, Op.VECTORIZE, Op.EXTRACT, Op.GROUP}
+    ALU | DEFINITIONS | ACCESSES | {Op.INDEX, Op.PIXEL, Op.VECTORIZE, Op.EXTRACT, Op.GROUP}
 )
 """Ops allowed in a loop whose steps are done together."""
 
@@ -55,106 +56,53 @@ class Fold:
 
 @dataclass(eq=False)
 class Loop:
-    """A loop of the program."""
+    """A loop of the program, or all of it, which has a SINK in place of a counter."""
 
     counter: UOp
     body: list[Item] = field(default_factory=list)
-    level: int | None = None
-    """The array axis of its steps; None if they are sequential."""
-    folds: dict[UOp, Fold] = field(default_factory=dict)
-    """The register of each fold over the steps of this loop and of loops inside of it."""
-    cleared: list[UOp] = field(default_factory=list)
-    """Registers that every step writes before it reads them."""
 
-    @property
-    def loops(self) -> list[Loop]:
-        """The loops right inside of it."""
-        return [item for item in self.body if isinstance(item, Loop)]
+    @cached_property
+    def nodes(self) -> list[UOp]:
+        """The nodes that are in no loop inside of it."""
+        return [item for item in self.body if isinstance(item, UOp)]
 
-    @property
-    def inside(self) -> int:
-        """Most steps of inner loops within one step of this one."""
-        return max((x.counter.extent * x.inside for x in self.loops), default=1)
+    @cached_property
+    def folds(self) -> list[Fold] | None:
+        """All that steps do to registers, if they can be done at once; None if they cannot."""
+        nodes, ends = self.nodes, self.counter.src
+        if len(nodes) < len(self.body) or not ends or not same_for_all(ends[0]):
+            return None
+        if not all(u.op in AT_ONCE and keeps_to_registers(u) for u in nodes):
+            return None
+        registers = dict.fromkeys(pointer_of(u.src[0]) for u in nodes if u.op is Op.STORE)
+        found = [fold_in(register, nodes) for register in registers]
+        folds = [fold for fold in found if fold]
+        return folds if len(folds) == len(found) else None
 
 
 Item = UOp | Loop
 
 
-def nest_of(name: str, uops: Iterable[UOp]) -> list[Item]:
+def nest_of(name: str, uops: Iterable[UOp]) -> Loop:
     """The nodes of a program, those of a loop inside a `Loop`. Raises if a loop is not closed."""
-    body: list[Item] = []
-    enclosing: list[tuple[Loop, list[Item]]] = []
+    loop, around = Loop(UOp.sink()), list[Loop]()
     for u in uops:
         if u.op is Op.RANGE:
-            loop = Loop(u)
-            body.append(loop)
-            enclosing.append((loop, body))
-            body = loop.body
-        elif u.op is Op.END and enclosing and enclosing[-1][0].counter in u.src[1:]:
-            body = enclosing.pop()[1]
+            around.append(loop)
+            loop.body.append(inner := Loop(u))
+            loop = inner
+        elif u.op is Op.END and loop.counter in u.src[1:]:
+            loop = around.pop()
         else:
-            body.append(u)
-    if enclosing:
-        raise UnsupportedError(f"program {name} never closes the loop {enclosing[-1][0].counter!r}")
-    return body
+            loop.body.append(u)
+    if around:
+        raise UnsupportedError(f"program {name} never closes the loop {loop.counter!r}")
+    return loop
 
 
 def is_register(u: UOp) -> bool:
     """True if a DEFINE is a register of one element."""
     return u.op is Op.DEFINE_REG and isinstance(u.dtype, PointerDType) and u.dtype.size == 1
-
-
-def find_axes(items: Iterable[Item]) -> None:
-    """Give a level to every loop that can be an axis, with all the loops inside of it."""
-    for loop in items:
-        if isinstance(loop, Loop):
-            if can_be_axis(loop):
-                set_levels(loop, 0)
-            else:
-                find_axes(loop.body)
-
-
-def set_levels(loop: Loop, level: int) -> None:
-    """Number nested loops from the outermost on."""
-    loop.level = level
-    for inner in loop.loops:
-        set_levels(inner, level + 1)
-
-
-def count_levels(items: Iterable[Item]) -> int:
-    """Number of levels."""
-    loops = [item for item in items if isinstance(item, Loop)]
-    own = [loop.level + 1 for loop in loops if loop.level is not None]
-    return max([0, *own, *(count_levels(loop.body) for loop in loops)])
-
-
-def can_be_axis(loop: Loop) -> bool:
-    """True if all steps can be done at once; records what becomes of the registers they write."""
-    loop.folds.clear()
-    loop.cleared.clear()
-    if not all(can_be_axis(inner) for inner in loop.loops) or not same_for_all(loop.counter.src[0]):
-        return False
-    places = list(walk(loop))
-    if not all(u.op in AT_ONCE and keeps_to_registers(u) for _, u in places):
-        return False
-    for register in dict.fromkeys(pointer_of(u.src[0]) for _, u in places if u.op is Op.STORE):
-        touched = [(block, u) for block, u in places if touches(u, register)]
-        if touched[0][1].op is Op.STORE and touched[0][0] is loop:
-            loop.cleared.append(register)
-        elif (fold := fold_in(touched, [u for _, u in places])) is not None:
-            loop.folds[register] = fold
-        else:
-            return False
-    return True
-
-
-def walk(loop: Loop) -> Iterator[tuple[Loop, UOp]]:
-    """Every node in a loop and the loops inside, in order, each with the loop it stands in."""
-    for item in loop.body:
-        if isinstance(item, Loop):
-            yield from walk(item)
-        else:
-            yield loop, item
 
 
 def same_for_all(end: UOp) -> bool:
@@ -167,18 +115,14 @@ def keeps_to_registers(u: UOp) -> bool:
     return u.op is not Op.STORE or (is_register(pointer_of(u.src[0])) and len(u.src[0].src) == 2)
 
 
-def touches(u: UOp, register: UOp) -> bool:
-    """True if a node reads or writes a register."""
-    return u.op in (Op.LOAD, Op.STORE) and pointer_of(u.src[0]) is register
-
-
-def fold_in(touched: list[tuple[Loop, UOp]], nodes: list[UOp]) -> Fold | None:
+def fold_in(register: UOp, nodes: list[UOp]) -> Fold | None:
     """The fold that is all that is done to a register, if so it is."""
-    if [u.op for _, u in touched] != [Op.LOAD, Op.STORE] or touched[0][0] is not touched[1][0]:
+    touched = [u for u in nodes if u.op in ACCESSES and pointer_of(u.src[0]) is register]
+    if [u.op for u in touched] != [Op.LOAD, Op.STORE]:
         return None
-    (block, load), (_, store) = touched
+    load, store = touched
     combine = store.src[1]
-    together = combine.op in REDUCTIONS and combine in block.body and combine.src.count(load) == 1
+    together = combine.op in REDUCTIONS and combine in nodes and combine.src.count(load) == 1
     if not together or users(load, nodes) != [combine] or users(combine, nodes) != [store]:
         return None
     return Fold(load, combine, store)

@@ -20,16 +20,14 @@ from tinycore.builtin.arithmetic import (
     meaning_of,
     operation,
 )
-from tinycore.builtin.frame import Axes, Frame, Memory, boxes
+from tinycore.builtin.frame import Axes, Frame, Memory, both, boxes
 from tinycore.builtin.image import Pixel, load_pixel, store_pixel
 from tinycore.builtin.matrix import matrix_step, shuffle_step
 from tinycore.builtin.nest import (
+    ACCESSES,
     DEFINITIONS,
     Fold,
-    Item,
     Loop,
-    count_levels,
-    find_axes,
     is_register,
     nest_of,
 )
@@ -47,9 +45,8 @@ __all__ = ["Plan"]
 
 SILENT: Final = COMPOUND | {Op.INDEX, Op.AFTER, Op.PIXEL}
 """Nodes without a step."""
-
-ACCESSES: Final = frozenset({Op.LOAD, Op.STORE})
-"""Nodes whose first source is elements of memory that they access; an Effect says it itself."""
+STEPS: Final = 0
+"""The axis of the steps of a loop that are done at once."""
 Step = Callable[[Frame], None]
 
 
@@ -74,15 +71,13 @@ class Plan:
         self._cluster = max(
             [effect.groups for effect in LinearKernel(name, uops).effects], default=1
         )
-        items = nest_of(name, uops)
-        find_axes(items)
         launch = {u.arg: int(u.src[0].arg) for u in self.specials}
-        self.axes = Axes(count_levels(items), launch)
+        self.axes = Axes(launch)
         self._constants = {u: self._constant(u) for u in uops if u.op is Op.CONST}
         self._needed = needed(uops)
         self._axes_of = {u: self.axes.of[u.arg] for u in self.specials if u.arg in self.axes.of}
-        """The axis of each SPECIAL, and of loop counters while the steps inside are made."""
-        self._steps = self._block(items, ())
+        """The axis of each SPECIAL and of each loop."""
+        self._steps = self._block(nest_of(name, uops))
 
     def frame(self, most_values: int, groups: Sequence[int]) -> Frame:
         """The state of a launch, without its buffers and variables; arrays of about that size."""
@@ -108,16 +103,16 @@ class Plan:
         value = round_to(u.dtype, u.arg) if u.dtype.kind == "float" else u.arg
         return self.axes.single(value, computed_as(u.dtype))
 
-    def _block(self, items: Iterable[Item], around: tuple[Loop, ...]) -> list[Step]:
-        """The steps of a loop's body, or of the whole program; `around` are loops that are axes."""
-        folds = {fold.store: fold for fold in around[-1].folds.values()} if around else {}
+    def _block(self, loop: Loop) -> list[Step]:
+        """The steps of a loop's body."""
+        folds = {fold.store: fold for fold in loop.folds or ()}
         folding = {u for fold in folds.values() for u in (fold.load, fold.combine)}
         steps: list[Step] = []
-        for item in items:
+        for item in loop.body:
             if isinstance(item, Loop):
-                steps.append(self._loop(item, around))
+                steps.append(self._loop(item))
             elif item in folds:
-                steps.append(self._fold(folds[item], around))
+                steps.append(self._fold(folds[item], loop))
             elif item in self._needed and item not in folding:
                 steps.append(self._step(item))
         return steps
@@ -175,68 +170,42 @@ class Plan:
 
     # --- loops
 
-    def _loop(self, loop: Loop, around: tuple[Loop, ...]) -> Step:
-        if loop.level is None:
-            return self._step_by_step(loop)
-        counter, axis, inside = loop.counter, loop.level, loop.inside
+    def _loop(self, loop: Loop) -> Step:
+        counter, most = loop.counter, 1 if loop.folds is None else None
         kind = to_numpy_dtype(counter.dtype)
-        self._axes_of[counter] = axis
-        body = self._block(loop.body, (*around, loop))
-        del self._axes_of[counter]
+        self._axes_of[counter] = STEPS
+        body = self._block(loop)
 
-        def many_at_once(frame: Frame) -> None:
-            values = frame.values
-            end = int(values[counter.src[0]].item())
-            if end <= 0:
-                return
-            for (span,) in boxes([end], frame.at_once // inside):
-                frame.spans[counter] = span
-                values[counter] = frame.axes.count(span, axis, kind)
-                for step in body:
-                    step(frame)
-            for register in loop.cleared:
-                values[register] = last_along(values[register], axis)
-
-        return many_at_once
-
-    def _step_by_step(self, loop: Loop) -> Step:
-        counter = loop.counter
-        kind = to_numpy_dtype(counter.dtype)
-        body = self._block(loop.body, ())
-
-        def one_by_one(frame: Frame) -> None:
+        def run(frame: Frame) -> None:
             values, outer = frame.values, frame.mask
-            end = values[counter.src[0]]
-            same = end.size == 1
-            for i in range(int(end.max())):
-                if not same:
-                    inside = end > i if outer is None else outer & (end > i)
+            ends = values[counter.src[0]]
+            if (end := int(ends.max())) <= 0:
+                return
+            for (span,) in boxes([end], most or frame.at_once):
+                if ends.size > 1:
+                    inside = both(outer, ends > span[0])
                     if not inside.any():
                         break
                     frame.mask = None if inside.all() else inside
-                frame.spans[counter] = (i, 1)
-                values[counter] = frame.axes.single(i, kind)
+                frame.spans[counter] = span
+                values[counter] = frame.axes.count(span, STEPS, kind)
                 for step in body:
                     step(frame)
             frame.mask = outer
 
-        return one_by_one
+        return run
 
-    def _fold(self, fold: Fold, around: tuple[Loop, ...]) -> Step:
-        """Fold the steps of all loops around that go on adding to a register."""
+    def _fold(self, fold: Fold, loop: Loop) -> Step:
+        """Fold all steps of a loop into a register."""
         register = pointer_of(fold.store.src[0])
-        loops = [loop for loop in around if register in loop.folds]
-        counters = [loop.counter for loop in loops]
-        first = len(around) - len(loops)
         function = operation(fold.combine.op, fold.combine.dtype, fold.combine.src[0].dtype)
-        source = fold.value
-        body = [item for item in around[-1].body if isinstance(item, UOp)]
-        fresh = makes_array(source) and source in body and once(source, body)
+        counter, source = loop.counter, fold.value
+        fresh = makes_array(source) and source in loop.nodes and once(source, loop.nodes)
 
         def fold_steps(frame: Frame) -> None:
             values, before = frame.values, held(frame, register)
-            steps = [frame.spans[counter][1] for counter in counters]
-            after = fold_values(function, before, values[source], first, steps, overwrite=fresh)
+            steps = frame.spans[counter][1]
+            after = fold_values(function, before, values[source], steps, overwrite=fresh)
             values[register] = (
                 after if frame.mask is None else numpy.where(frame.mask, after, before)
             )
@@ -377,11 +346,6 @@ def makes_array(u: UOp) -> bool:
 def once(u: UOp, nodes: Iterable[UOp]) -> bool:
     """True if a node has one user, which uses it once."""
     return sum(node.src.count(u) for node in nodes) == 1
-
-
-def last_along(values: Array, axis: int) -> Array:
-    """The values of the last step of a loop."""
-    return values if values.shape[axis] == 1 else values.take([-1], axis=axis)
 
 
 def varies_within(values: Array, window: Array) -> bool:

@@ -26,7 +26,7 @@ from tests.unit.builtin.test_interpreter import (
 from tinycore.builtin import interpreter
 from tinycore.builtin.arithmetic import computed_as, fold_values, operation
 from tinycore.builtin.frame import boxes
-from tinycore.builtin.nest import Loop, count_levels, find_axes, nest_of
+from tinycore.builtin.nest import Loop, nest_of
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import DeviceError
 from tinycore.uop.node import UOp
@@ -40,11 +40,14 @@ def counter(size: UOp | int, number: int) -> UOp:
     return UOp.range(size, number, AxisKind.REDUCE)
 
 
-def axes(uops: tuple[UOp, ...]) -> int:
-    """Number of axes that the loops of a program are."""
-    items = nest_of("kernel", uops)
-    find_axes(items)
-    return count_levels(items)
+def at_once(uops: tuple[UOp, ...]) -> list[UOp]:
+    """The counters of loops whose steps are done at once."""
+
+    def found(loop: Loop) -> list[UOp]:
+        own = [] if loop.folds is None else [loop.counter]
+        return sum((found(inner) for inner in loop.body if isinstance(inner, Loop)), own)
+
+    return found(nest_of("kernel", uops))
 
 
 def both_ways(monkeypatch: pytest.MonkeyPatch, launch: Callable[[], Any]) -> Any:
@@ -66,13 +69,12 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, launch: Callable[[], Any]) -> Any
 def test_values_are_folded_in_the_order_of_the_loops(dtype: DType, op: Op) -> None:
     generator = numpy.random.default_rng(0)
     function, kind = operation(op, dtype, dtype), computed_as(dtype)
-    for outside, steps, threads in [(1, 1, 1), (1, 1000, 1), (1, 300, 2), (2, 9, 17), (3, 129, 1)]:
-        values = (generator.standard_normal((outside, steps, threads)) * 3).astype(kind)
-        before = generator.standard_normal((outside, 1, threads)).astype(kind)
+    for steps, *threads in [(1, 1, 1), (1000, 1, 1), (300, 1, 2), (9, 2, 17), (129, 3, 1)]:
+        values = (generator.standard_normal((steps, *threads)) * 3).astype(kind)
+        before = generator.standard_normal((1, *threads)).astype(kind)
         with numpy.errstate(all="ignore"):
-            rows = [before, *numpy.split(values, steps, axis=1)]
-            expected = reduce(function, rows)
-            found = fold_values(function, before, values, 1, [steps])
+            expected = reduce(function, [before, *numpy.split(values, steps)])
+            found = fold_values(function, before, values, steps)
 
         assert found.dtype == kind
         assert numpy.array_equal(found, expected, equal_nan=kind.kind == "f")
@@ -80,18 +82,18 @@ def test_values_are_folded_in_the_order_of_the_loops(dtype: DType, op: Op) -> No
 
 def test_a_fold_leaves_its_values_alone_unless_it_may_have_them() -> None:
     values = numpy.ones((3, 2), numpy.float32)
-    fold_values(numpy.add, numpy.ones((1, 2), numpy.float32), values, 0, [3])
+    fold_values(numpy.add, numpy.ones((1, 2), numpy.float32), values, 3)
 
     assert (values == 1).all()
 
 
 def test_a_value_that_is_the_same_in_all_steps_counts_each_time() -> None:
-    one = numpy.ones((1, 1, 4), numpy.float32)
+    one = numpy.ones((1, 4), numpy.float32)
 
-    assert fold_values(numpy.add, one, one, 0, [3, 5]).tolist() == [[[16.0] * 4]]
+    assert fold_values(numpy.add, one, one, 15).tolist() == [[16.0] * 4]
 
 
-# Which loops are axes
+# Which loops are an axis
 
 
 def sum_of_products() -> tuple[UOp, ...]:
@@ -116,7 +118,7 @@ def test_a_sum_over_two_loops(monkeypatch: pytest.MonkeyPatch) -> None:
 
     found = both_ways(monkeypatch, launch)
 
-    assert axes(sum_of_products()) == 2
+    assert [k.number for k in at_once(sum_of_products())] == [(2,)]
     assert found.tolist() == (numbers(60).reshape(3, 4, 5) * numbers(5)).sum((1, 2)).tolist()
 
 
@@ -144,7 +146,7 @@ def test_a_register_that_each_step_clears(monkeypatch: pytest.MonkeyPatch) -> No
         run(greatest_sum(), [out, rows.astype(numpy.float32)])
         return out
 
-    assert axes(greatest_sum()) == 2
+    assert [k.number for k in at_once(greatest_sum())] == [(2,)]
     assert both_ways(monkeypatch, launch).tolist() == [45, 5]
 
 
@@ -157,7 +159,7 @@ def test_what_goes_on_in_a_register_goes_step_by_step() -> None:
     out = zeros(1)
     run(uops, [out, numbers(6)])
 
-    assert axes(uops) == 0
+    assert at_once(uops) == []
     assert out.tolist() == [sum(x * 2 ** (5 - x) for x in range(6))]
 
 
@@ -170,7 +172,7 @@ def test_a_register_read_between_its_sums_goes_step_by_step() -> None:
     out = zeros(5)
     run(uops, [out, numbers(5)])
 
-    assert axes(uops) == 0
+    assert at_once(uops) == []
     assert out.tolist() == [0, 1, 3, 6, 10]
 
 
@@ -187,8 +189,7 @@ def test_an_inner_loop_is_an_axis_though_the_outer_one_is_none() -> None:
     out = zeros(3)
     run(uops, [out, numbers(12)])
 
-    assert axes(uops) == 1
-    assert [loop.level for loop in nest_of("kernel", uops) if isinstance(loop, Loop)] == [None]
+    assert at_once(uops) == [k]
     assert out.tolist() == [6, 22, 38]
 
 
@@ -199,7 +200,7 @@ def test_a_loop_whose_end_is_given_at_launch() -> None:
     last = store(at(buffer(0, 1), 0), load(total))
     uops = (*linear(store(total, ZERO), k, add), end(k, add), *linear(last))
 
-    assert axes(uops) == 1
+    assert at_once(uops) == [k]
     for length in (0, 1, 9):
         out = zeros(1)
         run(uops, [out, numbers(9)], [length])
@@ -220,7 +221,7 @@ def test_a_sum_inside_a_loop_that_differs_between_threads() -> None:
     out = zeros(4)
     run(uops, [out, numbers(9)])
 
-    assert axes(uops) == 1
+    assert at_once(uops) == [k]
     assert out.tolist() == [0, 3, 15, 36]  # and no thread reads past the ninth element
 
 
