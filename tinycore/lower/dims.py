@@ -16,12 +16,11 @@ from typing import Final, NamedTuple
 from tinycore.device.extent import VALUE, Extent
 from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
-from tinycore.lower.loops import threads_of
+from tinycore.lower.loops import exchanged, threads_of
 from tinycore.lower.predicate import gate_stores
 from tinycore.render.base import Dims, Limits
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-from tinycore.uop.rewrite import rebuilt
 from tinycore.uop.symbolic import simplified
 
 AXES: Final = 3
@@ -56,7 +55,8 @@ def loops_to_launch(kernel: UOp, limits: Limits) -> UOp:
     block = launched(threads, "block", limits.block)
     for gate in grid.gates + block.gates:
         kernel = gate_stores(kernel, gate)
-    return without_loops(kernel, grid.places | block.places)
+    places = grid.places | block.places
+    return exchanged(kernel, dict.fromkeys(places, ()), places)
 
 
 def groups_of(kernel: UOp) -> list[UOp]:
@@ -213,16 +213,3 @@ def cut_to_fit(total: int, prefix: str, most: Dims) -> list[int]:
             f"{' x '.join(map(str, most))}. Compute in smaller parts, such as slices of the tensor."
         )
     return sizes
-
-
-def without_loops(kernel: UOp, places: dict[UOp, UOp]) -> UOp:
-    """The kernel with counters replaced, and closed by no END."""
-
-    def change(node: UOp, new: UOp) -> UOp:
-        if node.op is not Op.END:
-            return places.get(node, new)
-        pairs = zip(node.src[1:], new.src[1:], strict=True)
-        ranges = tuple([loop for old, loop in pairs if old not in places])
-        return new.with_src((new.src[0], *ranges)) if ranges else new.src[0]
-
-    return rebuilt(kernel, change)

@@ -7,14 +7,16 @@ purpose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Final, NamedTuple
 
 from tinycore.dtype import DType, PointerDType
 from tinycore.errors import ArgumentError
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
+from tinycore.uop.rewrite import rebuilt
 
 Number = tuple[int, ...]
 
@@ -24,6 +26,17 @@ PLAIN_KINDS: Final = (AxisKind.LOOP, AxisKind.REDUCE)
 """Loops that nothing was decided about yet."""
 WITH_LOOPS: Final = CLOSERS | {Op.ITERATE}
 """Ops that have loops among their sources, and run them."""
+
+
+class Consecutive(NamedTuple):
+    """One of several parts of a loop that follow one another."""
+
+    loops: tuple[UOp, ...]
+    """The loops over its steps, outermost first."""
+    value: UOp
+    """The counter of the whole loop in terms of these."""
+    marks: Number = ()
+    """What the numbers of copies of loops inside of it end with."""
 
 
 def text_of(*numbers: Number) -> str:
@@ -65,22 +78,39 @@ def numbered(counter: UOp, *marks: int) -> UOp:
     return counter.replace(arg=Axis((*number, *marks), kind))
 
 
-def closing(node: UOp, exchange: dict[UOp, tuple[UOp, ...]]) -> UOp:
-    """An END or REDUCE with other ranges and the same body."""
-    ranges = [new for r in node.src[1:] for new in exchange.get(r, (r,))]
-    return node.with_src((node.src[0], *ranges))
+def exchanged(kernel: UOp, loops: Mapping[UOp, tuple[UOp, ...]], places: Mapping[UOp, UOp]) -> UOp:
+    """The kernel with other loops in place of some, and the old counters in terms of the new.
+
+    What closed an old loop closes those in its place; an END of none is its body.
+    """
+
+    def change(old: UOp, new: UOp) -> UOp:
+        if old.op not in CLOSERS or loops.keys().isdisjoint(old.src):
+            return places.get(old, new)
+        sources = zip(old.src[1:], new.src[1:], strict=True)
+        own = [loop for before, now in sources for loop in loops.get(before, (now,))]
+        return new.with_src((new.src[0], *own)) if own else new.src[0]
+
+    return rebuilt(kernel, change)
 
 
-def substitute_once(kernel: UOp, replacements: dict[UOp, UOp]) -> UOp:
-    """Replace nodes from the inside out, so that one replaced node may contain another."""
-    done: dict[UOp, UOp] = {}
-    changed, get = done.keys(), done.get
-    for node in kernel.toposort():
-        if (new := replacements.get(node)) is not None:
-            done[node] = new.with_src((get(node.src[0], node.src[0]), *new.src[1:]))
-        elif not changed.isdisjoint(node.src):
-            done[node] = node.with_src(tuple(map(get, node.src, node.src)))
-    return get(kernel, kernel)
+def in_parts(closer: UOp, counter: UOp, parts: Iterable[Consecutive]) -> UOp:
+    """An END or REDUCE over consecutive parts of a loop, each with a body of its own."""
+    place = closer.src.index(counter) if closer.op is Op.END else 1
+    around = closer.src[1:place]
+    own = [r for r in closer.src[place:] if r is not counter]
+    inside, done = loops_within(closer, around, counter), list[UOp]()
+    for loops, value, marks in parts:
+        # A loop is closed once: those inside of each part have numbers of their own.
+        copies = {r: numbered(r, *marks) for r in inside}
+        body = closer.src[0].substitute({**copies, counter: value})
+        inner = [copies[r] for r in own]
+        order = (*inner, *loops) if closer.op is Op.REDUCE else (*loops, *inner)
+        done.append(closer.with_src((body, *order)))
+    if closer.op is Op.REDUCE:
+        return reduce(lambda a, b: a.alu(closer.arg, b), done)
+    group = UOp.group(*done)
+    return closer.with_src((group, *around)) if around else group
 
 
 def loops_within(closer: UOp, around: tuple[UOp, ...], counter: UOp) -> list[UOp]:

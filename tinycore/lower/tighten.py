@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.lower.dims import is_known_at_launch
-from tinycore.lower.loops import PLAIN_KINDS, closer_of
+from tinycore.lower.loops import PLAIN_KINDS, closer_of, exchanged
 from tinycore.lower.steps.split import MASKED
 from tinycore.lower.strategies.fused_rows import nests_of
 from tinycore.render.base import pointer_of
@@ -225,12 +225,8 @@ def tightened(kernel: UOp, loop: UOp, steps: UOp, are_first: bool) -> UOp:
     """
     end = rewrite(steps.maximum(0).minimum(loop.src[0]), simplify, name="simplify a bound")
     shorter = loop.replace(src=(end,))
-    done = {loop: shorter if are_first else loop.src[0] - 1 - shorter}
-    for node in kernel.toposort():
-        if node is not loop:
-            own = shorter if node.op in (Op.REDUCE, Op.END) else done[loop]
-            done[node] = node.with_src(tuple([own if s is loop else done[s] for s in node.src]))
-    return done[kernel]
+    place = shorter if are_first else loop.src[0] - 1 - shorter
+    return exchanged(kernel, {loop: (shorter,)}, {loop: place})
 
 
 # --- fused rows

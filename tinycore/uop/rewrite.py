@@ -35,9 +35,13 @@ MOST_SAMPLED: Final = 200
 def rebuilt(root: UOp, change: Callable[[UOp, UOp], UOp]) -> UOp:
     """The graph with `change(node, the node over changed sources)` in place of every node."""
     done: dict[UOp, UOp] = {}
+    changed, get = done.keys(), done.get
     for old in root.toposort():
-        done[old] = change(old, old.with_src(tuple([done[s] for s in old.src])))
-    return done[root]
+        src = old.src
+        over = old if changed.isdisjoint(src) else old.with_src(tuple(map(get, src, src)))
+        if (new := change(old, over)) is not old:
+            done[old] = new
+    return get(root, root)
 
 
 def rewrite(root: UOp, rules: RuleSet, *, name: str = "") -> UOp:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, loops_of, substitute_once, text_of, values_of
+from tinycore.lower.loops import Number, loops_of, text_of, values_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, AxisKind
+from tinycore.uop.rewrite import rebuilt
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,16 @@ class Reorder:
 
         Raises ArgumentError for loops whose steps happen in order.
         """
-        replacements = {}
-        for closer in kernel.toposort():
-            if closer.op in CLOSERS:
-                loops = loops_of(closer)
-                by_number = {r.number: r for r in loops}
-                front = [by_number[a] for a in self.axes if a in by_number]
-                back = [r for r in loops if r not in front]
-                if (*front, *back) != loops and any(r.kind is AxisKind.ORDERED for r in loops):
-                    raise ArgumentError(f"{self} changes the order of steps that happen in order")
-                replacements[closer] = closer.with_src((*values_of(closer), *front, *back))
-        return substitute_once(kernel, replacements)
+
+        def change(old: UOp, new: UOp) -> UOp:
+            if old.op not in CLOSERS:
+                return new
+            loops = loops_of(new)
+            by_number = {r.number: r for r in loops}
+            front = [by_number[a] for a in self.axes if a in by_number]
+            back = [r for r in loops if r not in front]
+            if (*front, *back) != loops and any(r.kind is AxisKind.ORDERED for r in loops):
+                raise ArgumentError(f"{self} changes the order of steps that happen in order")
+            return new.with_src((*values_of(new), *front, *back))
+
+        return rebuilt(kernel, change)

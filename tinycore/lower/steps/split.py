@@ -12,15 +12,14 @@ from typing import Final
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError
 from tinycore.lower.loops import (
+    Consecutive,
     Number,
     closer_of,
-    closing,
     counter_of,
+    exchanged,
     fills_of,
-    loops_within,
-    numbered,
+    in_parts,
     overwrites_what_it_reads,
-    substitute_once,
     text_of,
 )
 from tinycore.lower.predicate import gate_loads, gate_stores, gate_sums
@@ -114,9 +113,7 @@ def parts(counter: UOp, steps: int | UOp, by: int) -> tuple[UOp, UOp, UOp]:
 
 def replace_counter(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UOp) -> UOp:
     """The kernel with `counter` replaced by two loops that together give `value`."""
-    swapped = {c: closing(c, {counter: (outer, inner)}) for c in closer_of(kernel, counter)}
-    kernel = substitute_once(kernel, swapped)
-    return kernel.substitute({counter: value})
+    return exchanged(kernel, {counter: (outer, inner)}, {counter: value})
 
 
 def guarded(
@@ -180,8 +177,7 @@ def masked_tail(kernel: UOp, axis: Number, by: int) -> UOp:
     longer = UOp.range(by, *rest.arg)
     again = by - rest.extent
     kernel = gate_sums(kernel, longer >= again, rest)
-    swapped = {c: closing(c, {rest: (longer,)}) for c in closer_of(kernel, rest)}
-    return substitute_once(kernel, swapped).substitute({rest: longer - again})
+    return exchanged(kernel, {rest: (longer,)}, {rest: longer - again})
 
 
 def with_remainder(kernel: UOp, counter: UOp, by: int) -> UOp:
@@ -191,29 +187,13 @@ def with_remainder(kernel: UOp, counter: UOp, by: int) -> UOp:
     """
     if any(counter in fill.ranges for fill in fills_of(kernel)):
         raise ArgumentError(f"loop {text_of(counter.number)} has no rest: scratch is filled in it")
-    replacements = {c: remainder_of(c, counter, by) for c in closer_of(kernel, counter)}
-    return kernel.substitute(replacements)
-
-
-def remainder_of(closer: UOp, counter: UOp, by: int) -> UOp:
-    """The main loop over whole steps, and the loop over the rest."""
     extent = counter.extent if counter.is_fixed else counter.src[0]
     steps = extent // by
     outer, inner, value = parts(counter, steps, by)
     number, kind = counter.arg
     rest = UOp.range(extent - steps * by, (*number, REST), kind)
-    place = closer.src.index(counter) if closer.op is Op.END else 1
-    around = closer.src[1:place]
-    own = tuple(r for r in closer.src[place:] if r is not counter)
-    # A loop is closed once: those inside of the second part need numbers of their own.
-    copies = {r: numbered(r, Part.TAIL_COPY) for r in loops_within(closer, around, counter)}
-    main = closer.src[0].substitute({counter: value})
-    copy = closer.src[0].substitute(copies | {counter: rest + steps * by})
-    copied = tuple(copies[r] for r in own)
-    if closer.op is Op.REDUCE:
-        whole = closer.with_src((main, *own, outer, inner))
-        return whole.alu(closer.arg, closer.with_src((copy, *copied, rest)))
-    first = main.end(outer, inner, *own)
-    second = copy.end(rest, *copied)
-    both = UOp.group(first, second)
-    return closer.with_src((both, *around)) if around else both
+    both = (
+        Consecutive((outer, inner), value),
+        Consecutive((rest,), rest + steps * by, (Part.TAIL_COPY,)),
+    )
+    return kernel.substitute({c: in_parts(c, counter, both) for c in closer_of(kernel, counter)})

@@ -14,7 +14,7 @@ from typing import Final
 
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, closer_of, counter_of, text_of
+from tinycore.lower.loops import Number, closer_of, counter_of, exchanged, text_of
 from tinycore.lower.steps.split import INNER, Split
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
@@ -106,11 +106,9 @@ def outputs_by_lane(
     closers = {end for counter in found for end in closer_of(kernel, counter)}
     if any(end.op is not Op.END or not found.keys() <= set(end.src[1:]) for end in closers):
         raise ArgumentError(f"not everything in the rows of {unit.name} is in its columns, too")
-    done = {
-        end: end.with_src((end.src[0], *(r for r in end.src[1:] if r not in found), lane, element))
-        for end in closers
-    }
-    return kernel.substitute(done).substitute(found)
+    *_, last = (None, *found)
+    loops = {counter: (lane, element) if counter is last else () for counter in found}
+    return exchanged(kernel, loops, found)
 
 
 def factors_of(closer: UOp, m: UOp | None, n: UOp | None, unit: MatrixUnit) -> tuple[UOp, UOp]:
