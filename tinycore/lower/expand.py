@@ -362,52 +362,44 @@ class Lanes:
         return coefficient(index.src[1], self.counter)
 
     def load(self, node: UOp) -> UOp:
-        """A LOAD: one vector, one vector reversed, or one scalar per lane."""
-        index = node.src[0]
-        move = self.movement(index)
-        if move != 1 and any(self.counter in other.ranges for other in node.src[1:]):
-            move = None  # alternatives of lanes that are not loaded in their order
-        if move is not None and 1 < move <= LONGEST_STRIDE:
-            return self.load_strided(node, move)
-        if move is None and (steps := self.steps_of_repeated(index)):
-            return self.load_repeated(node, steps)
-        if move not in (1, -1):
+        """A LOAD: lanes of the few vectors that cover what is read, or one scalar per lane."""
+        index, *others = node.src
+        offsets = self.offsets(index)
+        is_apart = any(self.counter in other.ranges for other in others)
+        if offsets is None or (is_apart and offsets != [*range(self.count)]):
             return vector_of(instances(node, (self.counter,)))
-        first = self.at(index, 0 if move == 1 else self.count - 1)
-        alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
-        whole = first.load(node.dtype.vec(self.count), *alternative)
-        return whole if move == 1 else lanes_of(whole, reversed(range(self.count)))
+        least = min(offsets)
+        last = max(offsets) - least
+        if last > LONGEST_STRIDE * (self.count - 1):
+            return vector_of(instances(node, (self.counter,)))
+        size = min(last + 1, self.count)
+        first = self.at(index, offsets.index(least))
+        alternative = tuple(self.widened(self.done[s]) for s in others)
+        starts = [min(start, last + 1 - size) for start in range(0, last + 1, size)]
+        wide = node.dtype.vec(size)
+        vectors = [shift_index(first, start).load(wide, *alternative) for start in starts]
+        places = [offset - least for offset in offsets]
+        if len(vectors) == 1:
+            return lanes_of(vectors[0], places)
+        parts = ((place // size, place) for place in places)
+        return vector_of(lane_of(vectors[part], place - starts[part]) for part, place in parts)
 
-    def steps_of_repeated(self, index: UOp) -> list[int]:
-        """Offset of each lane from the first, if several lanes read the same address; else []."""
+    def offsets(self, index: UOp) -> list[int] | None:
+        """Distance of each lane's element from that of the first; None if that varies.
+
+        Where it is no multiple of the lane, several lanes read the same element, and all of them
+        a power of two of neighbors.
+        """
+        if (move := self.movement(index)) is not None:
+            return [move * lane for lane in range(self.count)]
         if len(index.src) > 2 or repetition(index.src[1], self.counter) is None:
-            return []
+            return None
         places = instances(index.src[1], (self.counter,))
         apart = [simplified(p - places[0], "lanes") for p in places]
         steps = [n.arg for n in apart if n.op is Op.CONST]
         size = len(set(steps))
         whole = len(steps) == self.count and set(steps) == set(range(size))
-        return steps if whole and size > 1 and size & (size - 1) == 0 else []
-
-    def load_repeated(self, node: UOp, steps: list[int]) -> UOp:
-        """A vector with fewer elements than lanes, each for several of these."""
-        first = self.at(node.src[0], 0)
-        few = first.load(node.dtype.vec(max(steps) + 1))
-        return lanes_of(few, steps)
-
-    def load_strided(self, node: UOp, stride: int) -> UOp:
-        """Every `stride`-th element: vectors that cover them all, the last ending with the last."""
-        end = stride * (self.count - 1) + 1
-        starts = [min(i * self.count, end - self.count) for i in range(stride)]
-        first = self.at(node.src[0], 0)
-        wide = node.dtype.vec(self.count)
-        alternative = tuple(self.widened(self.done[s]) for s in node.src[1:])
-        vectors = [shift_index(first, start).load(wide, *alternative) for start in starts]
-        lanes = []
-        for place in range(0, end, stride):
-            part = min(place // self.count, stride - 1)
-            lanes.append(lane_of(vectors[part], place - starts[part]))
-        return vector_of(lanes)
+        return steps if whole and size & (size - 1) == 0 else None
 
     def pairs(self, value: UOp, steps: UOp) -> UOp:
         """A value with all steps of a PAIR loop side by side in each lane: as many times the lanes.
