@@ -193,11 +193,10 @@ def staged(value: UOp, step: Stage, number: int) -> UOp:
     layout = layout_of([r.extent for r in fill], value.dtype.itemsize, step)
     if fill[-2:][0].extent % layout.interleaved:
         raise ArgumentError(f"{step}: {fill[-2].extent} rows are not interleaved by that many")
-    size = layout.size(fill[0].extent)
     turn = loops.get(step.at or ())
     copies = 1 if turn is None else step.copies
-    start = UOp.index(0) if turn is None or copies == 1 else turn % copies * size
-    array = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(size * copies, "local"), (), number)
+    start = UOp.index(0) if turn is None or copies == 1 else turn % copies * layout.size
+    array = UOp(Op.DEFINE_LOCAL, value.dtype.ptr(layout.size * copies, "local"), (), number)
     content = by_place(value, step.dimensions, loops, fill)
     ahead = Ahead(copies) if copies > 1 else None
     store = element_of(array, fill, layout, start).store(content, ahead)
@@ -230,32 +229,25 @@ def pitches_of(extents: list[int], itemsize: int, padding: int = 0) -> list[int]
 
 @dataclass(frozen=True)
 class Layout:
-    """Pitches of a staged array, and the size of the pieces that swizzled rows exchange."""
+    """Pitches in panels of a staged array, and the pieces of a row that a swizzle exchanges."""
 
     pitches: list[int]
-    swizzle: int = 0
-    piece: int = 1
-    period: int = 1
-    """Number of consecutive rows with the same swizzle: together they span all banks."""
-    panel: int = 0
-    """Elements of a row that lie together, where rows are swizzled."""
-    panel_size: int = 0
+    size: int
+    """Elements of the array."""
+    panel: int
+    """Elements of a row that lie together: all of it, if there is one panel."""
+    panel_size: int
     """Elements of a panel."""
-    interleaved: int = 1
+    swizzle: int
+    piece: int
+    period: int
+    """Number of consecutive rows with the same swizzle: together they span all banks."""
+    interleaved: int
     """Neighboring rows whose elements alternate in memory."""
-
-    def size(self, steps: int) -> int:
-        """Elements of an array with so many steps along its first dimension."""
-        if not self.panel:
-            return self.pitches[0] * steps
-        return self.pitches[-2] // self.panel * self.panel_size
 
 
 def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
     """The layout that a Stage states. Raises ArgumentError for rows that have no such pieces."""
-    if not step.swizzle and not step.panel:
-        pitches = pitches_of(extents, itemsize, step.padding)
-        return Layout(pitches, interleaved=step.interleaved)
     panel = step.panel or extents[-1]
     if extents[-1] % panel:
         raise ArgumentError(f"{step}: rows of {extents[-1]} elements are no panels of {panel}")
@@ -265,32 +257,34 @@ def layout_of(extents: list[int], itemsize: int, step: Stage) -> Layout:
             f"{step}: rows of {row_bytes} bytes are no multiple of {step.swizzle} pieces of "
             f"{step.piece_bytes} bytes; pad them instead"
         )
-    # Rows of a power of two keep their pitch: the swizzle finds other banks, and other cache sets.
-    pitches = [math.prod(extents[place:]) for place in range(1, len(extents) + 1)]
+    if step.swizzle or step.panel:
+        # Rows of a power of two keep their pitch: the swizzle finds other banks and cache sets.
+        sizes = [*extents[1:-1], panel]
+        pitches = [math.prod(sizes[place:]) for place in range(len(extents))]
+        size = (math.prod(extents[:-1]) + (0 if step.swizzle else step.padding)) * panel
+    else:
+        pitches = pitches_of(extents, itemsize, step.padding)
+        size = pitches[0] * extents[0]
+    whole, piece = extents[-1] // panel * size, step.piece_bytes // itemsize
     period = BANKS_BYTES // (step.piece_bytes * max(step.swizzle, 1))
-    panel_size = (math.prod(extents[:-1]) + (0 if step.swizzle else step.padding)) * panel
-    return Layout(pitches, step.swizzle, step.piece_bytes // itemsize, period, panel, panel_size)
+    return Layout(pitches, whole, panel, size, step.swizzle, piece, period, step.interleaved)
 
 
 def element_of(array: UOp, places: list[UOp], layout: Layout, start: UOp) -> UOp:
     """The index of the element at a position along each dimension, in an array."""
-    if layout.panel:
-        row_size = layout.pitches[-2]
-        outer = zip(places[:-1], layout.pitches[:-1], strict=True)
-        row = total(place * (pitch // row_size) for place, pitch in outer)
-        if layout.panel < row_size:
-            column = places[-1] % layout.panel
-            column = swizzled(column, row, layout) if layout.swizzle else column
-            panel = places[-1] // layout.panel * layout.panel_size
-            return array.at(start + panel + row * layout.panel + column)
-        if layout.swizzle:
-            places = [*places[:-1], swizzled(places[-1], row, layout)]
+    *outer, column = places
+    if layout.size > layout.panel_size:
+        start += column // layout.panel * layout.panel_size
+        column %= layout.panel
+    if layout.swizzle:
+        rows = zip(outer, layout.pitches, strict=False)
+        row = total(place * (pitch // layout.panel) for place, pitch in rows)
+        column = swizzled(column, row, layout)
     # Elements of one column of such rows are neighbors; the pitch is that of a plain row.
-    if (rows := layout.interleaved) > 1:
-        row, column = places[-2:]
-        places = [*places[:-2], row // rows * rows, column * rows + row % rows]
-    place = start + total(p * pitch for p, pitch in zip(places, layout.pitches, strict=True))
-    return array.at(place)
+    if (beside := layout.interleaved) > 1:
+        outer[-1], column = outer[-1] // beside * beside, column * beside + outer[-1] % beside
+    parts = zip((*outer, column), layout.pitches, strict=True)
+    return array.at(start + total(place * pitch for place, pitch in parts))
 
 
 def swizzled(column: UOp, row: UOp, layout: Layout) -> UOp:
