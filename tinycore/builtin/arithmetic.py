@@ -195,7 +195,8 @@ def fold_values(
     thin = numpy.broadcast_shapes(values.shape[1:], before.shape[1:])
     if values.shape != (steps, *thin) or not overwrite:
         values = numpy.array(numpy.broadcast_to(values, (steps, *thin)), order="C")
-    rows, total = values.reshape(steps, -1), numpy.broadcast_to(before, (1, *thin)).reshape(-1)
+    rows = values.reshape(steps, -1)
+    total: Array = numpy.broadcast_to(before, (1, *thin)).reshape(-1)
     if not isinstance(function, numpy.ufunc):
         for row in rows:
             total = function(total, row)
