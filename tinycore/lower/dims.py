@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from tinycore.device.extent import VALUE, Extent
 from tinycore.dtype import dtypes
 from tinycore.errors import UnsupportedError
-from tinycore.lower.loops import exchanged, threads_of
+from tinycore.lower.loops import threads_of, with_other_loops
 from tinycore.lower.predicate import gate_stores
 from tinycore.render.base import Dims, Limits
 from tinycore.uop.node import UOp
@@ -56,7 +56,7 @@ def loops_to_launch(kernel: UOp, limits: Limits) -> UOp:
     for gate in grid.gates + block.gates:
         kernel = gate_stores(kernel, gate)
     places = grid.places | block.places
-    return exchanged(kernel, dict.fromkeys(places, ()), places)
+    return with_other_loops(kernel, dict.fromkeys(places, ()), places)
 
 
 def groups_of(kernel: UOp) -> list[UOp]:

@@ -78,7 +78,9 @@ def numbered(counter: UOp, *marks: int) -> UOp:
     return counter.replace(arg=Axis((*number, *marks), kind))
 
 
-def exchanged(kernel: UOp, loops: Mapping[UOp, tuple[UOp, ...]], places: Mapping[UOp, UOp]) -> UOp:
+def with_other_loops(
+    kernel: UOp, loops: Mapping[UOp, tuple[UOp, ...]], places: Mapping[UOp, UOp]
+) -> UOp:
     """The kernel with other loops in place of some, and the old counters in terms of the new.
 
     What closed an old loop closes those in its place; an END of none is its body.
@@ -94,7 +96,7 @@ def exchanged(kernel: UOp, loops: Mapping[UOp, tuple[UOp, ...]], places: Mapping
     return rebuilt(kernel, change)
 
 
-def in_parts(closer: UOp, counter: UOp, parts: Iterable[Consecutive]) -> UOp:
+def peeled(closer: UOp, counter: UOp, parts: Iterable[Consecutive]) -> UOp:
     """An END or REDUCE over consecutive parts of a loop, each with a body of its own."""
     place = closer.src.index(counter) if closer.op is Op.END else 1
     around = closer.src[1:place]

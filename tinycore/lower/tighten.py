@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tinycore.dtype import dtypes
 from tinycore.lower.dims import is_known_at_launch
-from tinycore.lower.loops import PLAIN_KINDS, closer_of, exchanged
+from tinycore.lower.loops import PLAIN_KINDS, closer_of, with_other_loops
 from tinycore.lower.steps.split import MASKED
 from tinycore.lower.strategies.fused_rows import nests_of
 from tinycore.render.base import pointer_of
@@ -226,7 +226,7 @@ def tightened(kernel: UOp, loop: UOp, steps: UOp, are_first: bool) -> UOp:
     end = rewrite(steps.maximum(0).minimum(loop.src[0]), simplify, name="simplify a bound")
     shorter = loop.replace(src=(end,))
     place = shorter if are_first else loop.src[0] - 1 - shorter
-    return exchanged(kernel, {loop: (shorter,)}, {loop: place})
+    return with_other_loops(kernel, {loop: (shorter,)}, {loop: place})
 
 
 # --- fused rows

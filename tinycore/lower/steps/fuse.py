@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, counter_of, exchanged, text_of
+from tinycore.lower.loops import Number, counter_of, text_of, with_other_loops
 from tinycore.lower.predicate import gate_stores
 from tinycore.lower.steps.split import MASKED
 from tinycore.render.base import pointer_of
@@ -56,7 +56,7 @@ class Fuse:
                 loop: UOp(Op.MIN, place.dtype, (place, UOp.index(loop.extent - 1)), MASKED)
                 for loop, place in places.items()
             }
-        kernel = exchanged(kernel, {outer: (fused,), inner: ()}, places)
+        kernel = with_other_loops(kernel, {outer: (fused,), inner: ()}, places)
         return rewrite(kernel, simplify, name="simplify fused loops")
 
 

@@ -15,7 +15,7 @@ from tinycore.lower.loops import (
     Number,
     closer_of,
     counter_of,
-    in_parts,
+    peeled,
     text_of,
 )
 from tinycore.uop.node import UOp
@@ -49,5 +49,5 @@ class Peel:
         for part, (start, stop) in enumerate(itertools.pairwise(edges)):
             here = UOp.range(stop - start, (*number, part), kind)
             parts.append(Consecutive((here,), here + start, (part,)))
-        done = {c: in_parts(c, counter, parts) for c in closer_of(kernel, counter)}
+        done = {c: peeled(c, counter, parts) for c in closer_of(kernel, counter)}
         return kernel.substitute(done)

@@ -16,11 +16,11 @@ from tinycore.lower.loops import (
     Number,
     closer_of,
     counter_of,
-    exchanged,
     fills_of,
-    in_parts,
     overwrites_what_it_reads,
+    peeled,
     text_of,
+    with_other_loops,
 )
 from tinycore.lower.predicate import gate_loads, gate_stores, gate_sums
 from tinycore.uop.node import UOp
@@ -113,7 +113,7 @@ def parts(counter: UOp, steps: int | UOp, by: int) -> tuple[UOp, UOp, UOp]:
 
 def replace_counter(kernel: UOp, counter: UOp, outer: UOp, inner: UOp, value: UOp) -> UOp:
     """The kernel with `counter` replaced by two loops that together give `value`."""
-    return exchanged(kernel, {counter: (outer, inner)}, {counter: value})
+    return with_other_loops(kernel, {counter: (outer, inner)}, {counter: value})
 
 
 def guarded(
@@ -177,7 +177,7 @@ def masked_tail(kernel: UOp, axis: Number, by: int) -> UOp:
     longer = UOp.range(by, *rest.arg)
     again = by - rest.extent
     kernel = gate_sums(kernel, longer >= again, rest)
-    return exchanged(kernel, {rest: (longer,)}, {rest: longer - again})
+    return with_other_loops(kernel, {rest: (longer,)}, {rest: longer - again})
 
 
 def with_remainder(kernel: UOp, counter: UOp, by: int) -> UOp:
@@ -196,4 +196,4 @@ def with_remainder(kernel: UOp, counter: UOp, by: int) -> UOp:
         Consecutive((outer, inner), value),
         Consecutive((rest,), rest + steps * by, (Part.TAIL_COPY,)),
     )
-    return kernel.substitute({c: in_parts(c, counter, both) for c in closer_of(kernel, counter)})
+    return kernel.substitute({c: peeled(c, counter, both) for c in closer_of(kernel, counter)})

@@ -14,7 +14,7 @@ from typing import Final
 
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, closer_of, counter_of, exchanged, text_of
+from tinycore.lower.loops import Number, closer_of, counter_of, text_of, with_other_loops
 from tinycore.lower.steps.split import INNER, Split
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import Axis, UOp
@@ -108,7 +108,7 @@ def outputs_by_lane(
         raise ArgumentError(f"not everything in the rows of {unit.name} is in its columns, too")
     *_, last = (None, *found)
     loops = {counter: (lane, element) if counter is last else () for counter in found}
-    return exchanged(kernel, loops, found)
+    return with_other_loops(kernel, loops, found)
 
 
 def factors_of(closer: UOp, m: UOp | None, n: UOp | None, unit: MatrixUnit) -> tuple[UOp, UOp]:
