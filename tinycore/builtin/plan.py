@@ -45,7 +45,7 @@ __all__ = ["Plan"]
 
 SILENT: Final = COMPOUND | {Op.INDEX, Op.AFTER, Op.PIXEL}
 """Nodes without a step."""
-STEPS: Final = 0
+STEPS_AXIS: Final = 0
 """The axis of the steps of a loop that are done at once."""
 Step = Callable[[Frame], None]
 
@@ -173,7 +173,7 @@ class Plan:
     def _loop(self, loop: Loop) -> Step:
         counter, most = loop.counter, 1 if loop.folds is None else None
         kind = to_numpy_dtype(counter.dtype)
-        self._axes_of[counter] = STEPS
+        self._axes_of[counter] = STEPS_AXIS
         body = self._block(loop)
 
         def run(frame: Frame) -> None:
@@ -188,7 +188,7 @@ class Plan:
                         break
                     frame.mask = None if inside.all() else inside
                 frame.spans[counter] = span
-                values[counter] = frame.axes.count(span, STEPS, kind)
+                values[counter] = frame.axes.count(span, STEPS_AXIS, kind)
                 for step in body:
                     step(frame)
             frame.mask = outer

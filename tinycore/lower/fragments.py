@@ -85,7 +85,7 @@ def operand_of_sums(made: Sequence[UOp], unit: MatrixUnit, lane: UOp) -> UOp:
 def exchange_lanes(held: Sequence[UOp], word: DType, mask: int, is_first: UOp) -> list[UOp]:
     """Elements of a lane and of the one `mask` apart, first those of the one without that bit.
 
-    Narrow elements are with_other_loops in words of the type `word`.
+    Narrow elements are exchanged in words of the type `word`.
     """
     kind, together = held[0].dtype.scalar(), word.itemsize // held[0].dtype.scalar().itemsize
     count = held[0].dtype.count

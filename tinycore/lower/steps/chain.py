@@ -2,7 +2,7 @@
 
 Floor 3'. In attention the rows of a product are reduced, as in a softmax, and the resulting weights
 are an operand of the second product. The accumulators of the first product stay in registers: they
-must be operand `a` as they are, or once lanes have with_other_loops elements. Adjacent tiles form the
+must be operand `a` as they are, or once lanes have exchanged elements. Adjacent tiles form the
 steps of the second product.
 
 If the loop between the products is split into blocks, all reductions over it are done in one pass
