@@ -36,7 +36,7 @@ class Consecutive(NamedTuple):
     value: UOp
     """The counter of the whole loop in terms of these."""
     marks: Number = ()
-    """What the numbers of copies of loops inside of it end with."""
+    """End of the numbers of copies of the loops inside of it."""
 
 
 def text_of(*numbers: Number) -> str:
