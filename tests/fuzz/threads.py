@@ -25,7 +25,7 @@ import numpy
 from tests.fuzz.runner import FRONTEND, Fuzzer, Verdict, run
 from tinycore import Tensor, TinyJit, Variable, nn
 from tinycore.errors import ShapeError
-from tinycore.tensor.storage.atomic_writes import atomic_writes
+from tinycore.tensor.storage.writes import atomic_writes
 
 THREADS: Final = 4
 FUNCTIONS: Final = 2

@@ -27,8 +27,8 @@ from tinycore.engine.run import recordings
 from tinycore.errors import OutOfMemory
 from tinycore.tensor.capture.change_sets import ChangeSet, tracking_changes
 from tinycore.tensor.storage import held_values
-from tinycore.tensor.storage.atomic_writes import atomic_writes
 from tinycore.tensor.storage.change_tracking import change_sets, undo
+from tinycore.tensor.storage.writes import atomic_writes
 from tinycore.uop.size import notes, noting, sealed, seals
 
 SEED = random.SystemRandom().getrandbits(32)

@@ -47,7 +47,7 @@ from tinycore.nn.files.safetensors import (
 )
 from tinycore.nn.files.torch_archive import SavedTensor, read_archive
 from tinycore.nn.paths import tensors_by_path
-from tinycore.tensor.storage.atomic_writes import atomic_writes
+from tinycore.tensor.storage.writes import atomic_writes
 from tinycore.uop.shape import DeviceLike
 
 __all__ = [

@@ -33,7 +33,6 @@ from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.grad import passes_gradient
 from tinycore.tensor.autograd.gradient_sources import still_there
-from tinycore.tensor.autograd.past import ordered_through
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.interop.foreign_names import NO_DEVICES
 from tinycore.tensor.methods import pixels
@@ -48,9 +47,8 @@ from tinycore.tensor.storage.change_tracking import (
     undo,
 )
 from tinycore.tensor.storage.liveness import buffers_of_parameters, tensors_shown_in, while_walking
-from tinycore.tensor.storage.storage import Storage, View, view_in, view_of
-from tinycore.tensor.storage.view_writes import in_own_memory, show, target_of
-from tinycore.tensor.storage.views import is_shared
+from tinycore.tensor.storage.storage import Storage, View, is_shared, view_in, view_of
+from tinycore.tensor.storage.writes import in_own_memory, show, target_of
 from tinycore.uop import origins
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, device_node
@@ -350,7 +348,7 @@ class Core:
         equal graph has its value.
         """
         node, base = self.uop, base_of_view(self.uop)
-        below = ordered_through(node, passes_gradient)
+        below = versions.ordered_through(node, passes_gradient)
         tensors = [t for t in tensors_shown_in(below) if t is not self]
         asking = [t for t in tensors if t.requires_grad]
         if node.op is Op.OWN and not any(t.uop is node for t in asking):

@@ -10,7 +10,7 @@ import pytest
 
 from tinycore.errors import AliasError
 from tinycore.tensor import Tensor
-from tinycore.tensor.storage import storage, views
+from tinycore.tensor.storage import storage
 from tinycore.uop.node import UOp
 
 
@@ -587,7 +587,7 @@ def test_a_view_that_is_made_while_another_thread_writes_shows_the_same_elements
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x = Tensor([1.0, 2.0, 3.0, 4.0]).realize()
-    found = views.movement_above
+    found = storage.movement_above
 
     def write_meanwhile(node: UOp, base: UOp) -> list[UOp] | None:
         steps = found(node, base)

@@ -13,9 +13,9 @@ import numpy
 import pytest
 
 from tinycore import Tensor
-from tinycore.tensor.storage.atomic_writes import atomic_writes
 from tinycore.tensor.storage.change_tracking import undo
 from tinycore.tensor.storage.storage import walking
+from tinycore.tensor.storage.writes import atomic_writes
 
 
 def memory() -> Tensor:
@@ -178,7 +178,7 @@ def test_a_block_that_an_interrupt_kept_from_beginning_undoes_no_later_write() -
 
 
 def test_an_interrupted_write_to_a_computed_tensor_that_asks_is_done_or_not_begun() -> None:
-    files = ("tensor/storage/storage.py", "tensor/storage/view_writes.py")
+    files = ("tensor/storage/storage.py", "tensor/storage/writes.py")
 
     def written(step: int) -> tuple[int, Any]:
         x = Tensor([1.0, 2.0], requires_grad=True).realize()

@@ -23,7 +23,7 @@ from tinycore.tensor.autograd import gradient_sources, history, versions
 from tinycore.tensor.autograd.grad import passes_gradient
 from tinycore.tensor.autograd.gradient_sources import ended_at, sources_at
 from tinycore.tensor.autograd.history import facts_of
-from tinycore.tensor.autograd.past import made_of
+from tinycore.tensor.autograd.versions import made_of
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

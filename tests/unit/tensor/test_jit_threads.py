@@ -16,8 +16,7 @@ from tests.fuzz import threads
 from tests.unit.tensor.helpers import live_tensors
 from tinycore import Tensor, TinyJit, Variable, nn
 from tinycore.tensor import core
-from tinycore.tensor.capture import captured as capture
-from tinycore.tensor.capture import proxies
+from tinycore.tensor.capture import jit, proxies
 from tinycore.tensor.capture.capturing_run import CapturingRun
 from tinycore.tensor.capture.change_sets import ChangeSet
 from tinycore.tensor.capture.proxies import ArgumentProxies
@@ -458,7 +457,7 @@ def test_a_write_that_a_captured_function_reads_is_done_behind_reads_of_another_
             elsewhere(write)
         finish(reached)
 
-    monkeypatch.setattr(capture, "finish_writes", late)
+    monkeypatch.setattr(jit, "finish_writes", late)
 
     for calls[0] in range(4):
         assert step(host(3, 4), length.bind(2)).item() == (10 if calls[0] < call else 12)

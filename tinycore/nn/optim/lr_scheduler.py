@@ -20,7 +20,7 @@ from tinycore.errors import ArgumentError, ShapeError
 from tinycore.nn.initializers import positive_sizes
 from tinycore.nn.optim.optimizer import Optimizer, nonnegative
 from tinycore.tensor.interop.foreign_names import OF_LAYER, OF_SCHEDULERS, ForeignName, unknown_name
-from tinycore.tensor.storage.atomic_writes import atomic_writes
+from tinycore.tensor.storage.writes import atomic_writes
 
 __all__ = [
     "CosineAnnealingLR",

@@ -21,7 +21,7 @@ from tinycore.errors import ArgumentError, ArgumentTypeError, GradientError
 from tinycore.nn.state import get_parameters
 from tinycore.nn.summary import described
 from tinycore.tensor.interop.foreign_names import unknown_name
-from tinycore.tensor.storage.atomic_writes import atomic_writes
+from tinycore.tensor.storage.writes import atomic_writes
 from tinycore.uop.shape import DeviceLike
 
 __all__ = ["Keep", "Optimizer", "OptimizerGroup", "nonnegative", "norm"]

@@ -20,8 +20,8 @@ from tinycore.dtype import DTypeLike, least_upper_dtype, to_dtype
 from tinycore.errors import ArgumentError, DTypeError, GradientError
 from tinycore.nn.optim.optimizer import Optimizer
 from tinycore.nn.state import get_parameters
-from tinycore.tensor.storage.atomic_writes import atomic_writes
 from tinycore.tensor.storage.liveness import give_gradients
+from tinycore.tensor.storage.writes import atomic_writes
 from tinycore.uop.shape import DeviceLike
 
 __all__ = ["GradScaler", "compute_in"]

@@ -13,8 +13,8 @@ from typing import Final
 from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import GradientError
 from tinycore.tensor import graph
-from tinycore.tensor.autograd.past import made_of, ordered_through, sources_of
 from tinycore.tensor.autograd.softmax_products import RESULTS, weighed_at
+from tinycore.tensor.autograd.versions import made_of, ordered_through, sources_of
 from tinycore.tensor.methods.prefix_scan import running_fold, shifted
 from tinycore.uop.node import Skew, UOp, device_node
 from tinycore.uop.op import Op, Write, registers

@@ -12,7 +12,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
-from tinycore.tensor.autograd.past import (
+from tinycore.tensor.autograd.versions import (
     BY_CALL,
     NOBODY,
     NOTHING_KNOWN,

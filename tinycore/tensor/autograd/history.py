@@ -33,8 +33,9 @@ from tinycore.tensor.autograd.gradient_sources import (
     sources_at,
     still_there,
 )
-from tinycore.tensor.autograd.past import (
+from tinycore.tensor.autograd.versions import (
     NOBODY,
+    WRITTEN,
     Homes,
     Made,
     home_of_value,
@@ -43,7 +44,6 @@ from tinycore.tensor.autograd.past import (
     lock,
     made_of,
 )
-from tinycore.tensor.autograd.versions import WRITTEN
 from tinycore.tensor.storage.change_tracking import own_sets
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of

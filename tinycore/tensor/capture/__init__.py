@@ -3,7 +3,7 @@
 Floor 5. The files, in the order of the calls of a function:
 
 - `jit.py` (the decorator, and which capture a call belongs to), `arguments.py` (its key)
-- the second call: `captured.py`, `proxies.py` (stand-ins for arguments), `capturing_run.py`,
+- the second call: `proxies.py` (stand-ins for arguments), `capturing_run.py`,
   `change_sets.py` (what the function touches)
 - from the third call on: `recorded_call.py`
 

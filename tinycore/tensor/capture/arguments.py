@@ -22,7 +22,7 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffers_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.graph import is_constant, without_own
-from tinycore.tensor.guards.keys import ATOMS, Fact, Same, constant_key, fact_of, shortened
+from tinycore.tensor.guards.guard import ATOMS, Fact, Same, constant_key, fact_of, shortened
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging, sizes_below

@@ -28,7 +28,7 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.gradient_sources import ended_at, ended_below, present
-from tinycore.tensor.autograd.past import Homes
+from tinycore.tensor.autograd.versions import Homes
 from tinycore.tensor.capture.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.capture.change_sets import Before, ChangeSet, realized_buffers
 from tinycore.tensor.capture.proxies import ArgumentProxies
@@ -40,7 +40,7 @@ from tinycore.tensor.capture.recorded_call import (
     SideOutput,
 )
 from tinycore.tensor.guards.environment import Change, Walk
-from tinycore.tensor.guards.keys import shortened
+from tinycore.tensor.guards.guard import shortened
 from tinycore.tensor.storage.liveness import while_walking
 from tinycore.tensor.storage.realization import compute, unrealized, unshare
 from tinycore.tensor.storage.storage import storages_over
@@ -50,7 +50,7 @@ from tinycore.uop.op import Op
 from tinycore.uop.size import shown_name
 
 if TYPE_CHECKING:
-    from tinycore.tensor.capture.captured import Capture
+    from tinycore.tensor.capture.jit import Capture
 
 
 MOST_TRIES: Final = 3

@@ -19,7 +19,7 @@ from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.gradient_sources import homes_at
-from tinycore.tensor.autograd.past import NOBODY, Home, Homes
+from tinycore.tensor.autograd.versions import NOBODY, Home, Homes
 from tinycore.tensor.storage.change_tracking import change_sets
 from tinycore.tensor.storage.storage import Storage, of_memory, storages_over
 from tinycore.uop.node import UOp, unique

@@ -25,8 +25,8 @@ from tinycore.tensor.capture.arguments import Arguments, rebuilt
 from tinycore.tensor.capture.change_sets import ChangeSet, tracking_changes
 from tinycore.tensor.storage.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.storage.liveness import publish, while_walking
-from tinycore.tensor.storage.realization import compute, readers, root_of, unrealized
-from tinycore.tensor.storage.storage import waiting_storages, waiting_tensors
+from tinycore.tensor.storage.realization import compute, readers
+from tinycore.tensor.storage.storage import Storage, waiting_storages
 from tinycore.tensor.tensor import Tensor
 from tinycore.uop.bindings import Naming, exchanging
 from tinycore.uop.movement import base_of, source_below
@@ -195,39 +195,39 @@ def finish_reads(overwritten: Collection[Buffer]) -> None:
 
 @while_walking
 def readers_of(overwritten: Container[Buffer]) -> list[UOp]:
-    """The values of living tensors that are still to be computed from some memory; not views of it,
-    nor what captures of other threads have recorded.
+    """The values of storages that are still to be computed from some memory; not views of it, nor
+    what captures of other threads have recorded.
     """
-    others = changed_elsewhere() if change_sets else ()
-    computed = [s for s in waiting_storages() if not is_realized(s.value)]
-    tensors = [tensor for storage in computed for tensor in storage.tensors()]
-    waiting = dict.fromkeys([root_of(t) for t in tensors if id(t) not in others])
 
     def is_overwritten(node: UOp) -> bool:
         memory = buffers.get(node) if node.op is Op.BUFFER else None
         return memory is not None and base_buffer(memory) in overwritten
 
-    return readers(waiting, is_overwritten)
+    waiting = [s.root() for s in waiting_here() if not is_realized(s.value)]
+    return readers(dict.fromkeys(waiting), is_overwritten)
 
 
 @while_walking
 def pending_roots(reached: set[int]) -> list[UOp]:
-    """The roots of living tensors with pending writes of this thread, or whose ids are among
-    `reached`, unless the capture of another thread has recorded them.
+    """The values of storages with pending writes of this thread, or shown by tensors whose ids are
+    among `reached`, unless the capture of another thread has recorded them.
 
-    Not the tensors: another thread may write to one again while this one waits for its turn.
+    Not the storages: another thread may write to one again while this one waits for its turn.
     """
-    waiting: list[Any] = []
-    others = changed_elsewhere() if change_sets else ()
+    found: dict[UOp, None] = {}
     own = get_ident()
-    for tensor in waiting_tensors():
-        if id(tensor) in others:
-            continue
-        parts = map(base_of, parts_of(source_below(tensor.uop, VIEW_OPS)))
+    for storage in waiting_here():
+        parts = map(base_of, parts_of(source_below(storage.value, VIEW_OPS)))
         threads = [getattr(w.arg, "thread", own) for w in parts if is_pending_write(w)]
-        if threads and (id(tensor) in reached or own in threads):
-            waiting.append(tensor)
-    return unrealized(waiting)
+        if threads and (own in threads or not reached.isdisjoint(storage.views)):
+            found[storage.root()] = None
+    return [*found]
+
+
+def waiting_here() -> list[Storage]:
+    """The storages that wait, but for those of captures of other threads."""
+    others = changed_elsewhere() if change_sets else frozenset()
+    return [s for s in waiting_storages() if s.views and others.isdisjoint(s.views)]
 
 
 def is_pending_write(node: UOp) -> bool:

@@ -37,7 +37,7 @@ from tinycore.tensor.autograd.gradient_sources import (
     homes_at,
     present,
 )
-from tinycore.tensor.autograd.past import (
+from tinycore.tensor.autograd.versions import (
     BY_CALL,
     NOBODY,
     Homes,

@@ -18,17 +18,14 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from tinycore.tensor.guards.guard import (
+    ATOMS,
     CELL,
     GLOBAL,
     ITS_CLASS,
+    METHOD_TYPES,
     Box,
     Guard,
     Reader,
-    join_path,
-)
-from tinycore.tensor.guards.keys import (
-    ATOMS,
-    METHOD_TYPES,
     Role,
     Values,
     alike,
@@ -36,6 +33,7 @@ from tinycore.tensor.guards.keys import (
     has_form,
     is_a,
     is_plain,
+    join_path,
     never,
 )
 from tinycore.tensor.guards.names import Names

@@ -18,8 +18,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
-from tinycore.tensor.guards.guard import BOX, CELL, Reader, attributes, items_of
-from tinycore.tensor.guards.keys import ATOMS, MISSING, Values, is_plain
+from tinycore.tensor.guards.guard import (
+    ATOMS,
+    BOX,
+    CELL,
+    MISSING,
+    Reader,
+    Values,
+    attributes,
+    is_plain,
+    items_of,
+)
 from tinycore.tensor.guards.names import LAYERS, STORED, Names
 
 MOST_ITEMS: Final = 1024

@@ -19,7 +19,7 @@ from tinycore.tensor.checks import same_device
 from tinycore.tensor.core import Core
 from tinycore.tensor.interop.interop import Interop
 from tinycore.tensor.storage.realization import graph_read, unrealized
-from tinycore.tensor.storage.view_writes import show, target_of
+from tinycore.tensor.storage.writes import show, target_of
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import Op
 

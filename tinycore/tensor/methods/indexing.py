@@ -30,7 +30,7 @@ from tinycore.tensor.checks import (
 from tinycore.tensor.methods.creation import Creation
 from tinycore.tensor.methods.data import SupportsArray, nested_shape
 from tinycore.tensor.methods.operands import on_one_device
-from tinycore.tensor.storage.view_writes import overwrite
+from tinycore.tensor.storage.writes import overwrite
 from tinycore.uop.node import UOp
 from tinycore.uop.shape import Shape
 from tinycore.uop.size import Size, are_ints, greatest, is_size

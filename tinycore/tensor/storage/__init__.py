@@ -3,8 +3,8 @@
 Floor 5. A tensor shows a storage, or a view of one; several tensors that show the same storage are
 aliases. The files, from what a tensor shows to what a run leaves:
 
-- what a tensor shows: `storage.py`, `views.py` (the steps from a base to a view)
-- writes: `view_writes.py` (where a write lands), `atomic_writes.py` (all of a group or none),
+- what a tensor shows: `storage.py`
+- writes: `writes.py` (where a write lands, and groups of which all are recorded or none),
   `change_tracking.py` (who is told that tensors change)
 - runs: `realize.py` (the methods), `realization.py` (what to compute, and in what order),
   `liveness.py` (living tensors, and what they show afterwards), `held_values.py` (memory of nodes

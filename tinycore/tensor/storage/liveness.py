@@ -15,19 +15,18 @@ from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below, views_below
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.gradient_sources import origin
-from tinycore.tensor.autograd.past import home_of_value
-from tinycore.tensor.autograd.versions import WRITTEN
+from tinycore.tensor.autograd.versions import WRITTEN, home_of_value
 from tinycore.tensor.storage.change_tracking import change_sets, record_gradient, tensors_elsewhere
 from tinycore.tensor.storage.storage import (
     Storage,
     exchange,
+    is_shared,
     storage_at,
     storages_over,
     view_of,
     waiting_storages,
     walking,
 )
-from tinycore.tensor.storage.views import is_shared
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp, candidates_above
 from tinycore.uop.op import Op

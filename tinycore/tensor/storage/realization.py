@@ -18,15 +18,14 @@ from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
 from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, homes_at, origin
-from tinycore.tensor.autograd.past import BY_CALL, NOBODY, Homes
+from tinycore.tensor.autograd.versions import BY_CALL, NOBODY, Homes
 from tinycore.tensor.core import Core
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage import held_values
 from tinycore.tensor.storage.change_tracking import change_sets, own_sets, record_bound
 from tinycore.tensor.storage.liveness import replace_nodes, while_walking
-from tinycore.tensor.storage.storage import waiting_storages
-from tinycore.tensor.storage.view_writes import show
-from tinycore.tensor.storage.views import is_shared
+from tinycore.tensor.storage.storage import is_shared, waiting_storages
+from tinycore.tensor.storage.writes import show
 from tinycore.uop.bindings import sizes_below
 from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, is_gradient_leaf, ordered

@@ -19,7 +19,7 @@ from tinycore.tensor.autograd import history
 from tinycore.tensor.autograd.grad import gradients, passes_gradient
 from tinycore.tensor.autograd.gradient_sources import still_there
 from tinycore.tensor.autograd.history import source_of
-from tinycore.tensor.autograd.past import BY_CALL, NOBODY, made_of, ordered_through
+from tinycore.tensor.autograd.versions import BY_CALL, NOBODY, made_of, ordered_through
 from tinycore.tensor.checks import repeats_to, same_device
 from tinycore.tensor.core import Core, canonical
 from tinycore.tensor.interop.layout import COPIES, moved_from, show_memory
@@ -43,7 +43,7 @@ from tinycore.tensor.storage.realization import (
     with_waiting,
 )
 from tinycore.tensor.storage.storage import view_of
-from tinycore.tensor.storage.view_writes import overwrite, target_of
+from tinycore.tensor.storage.writes import overwrite, target_of
 from tinycore.uop.bindings import known
 from tinycore.uop.host_bytes import decode
 from tinycore.uop.movement import base_of

@@ -3,7 +3,8 @@
 Floor 5. A storage is a group of aliases: its value is a node, and all its views derive theirs from
 it, so that one attribute store is a write that each of them sees. Two tensors over the same memory
 have the same storage, however they were made; equal values that are still to be computed do not.
-See docs/aliasing.md.
+Which movement shows the elements of a base, and whether they may be written, is told by the steps
+of a view. See docs/aliasing.md.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 from tinycore._locks import recursive_lock
+from tinycore.errors import AliasError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below
-from tinycore.tensor.autograd.past import living
+from tinycore.tensor.autograd.versions import living
 from tinycore.tensor.storage.change_tracking import change_sets, record_changes, undo
-from tinycore.tensor.storage.views import SHARED, is_shared, movement_above, shows_repeated
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
+from tinycore.uop.op import PARTIAL_WRITES, SAME_VALUE, Op
 
 if TYPE_CHECKING:
     from tinycore.tensor.core import Core
@@ -284,6 +285,70 @@ def waiting_tensors() -> list[Core]:
     return [tensor for storage in waiting_storages() for tensor in storage.tensors()]
 
 
+# --- steps of views
+
+
+def movement_above(node: UOp, base: UOp) -> list[UOp] | None:
+    """The nodes by which a view shows a base, or what that reshapes, the last one first.
+
+    None for what is no view of it.
+    """
+    content = base_of(base)
+    steps: list[UOp] = []
+    while node is not base and node is not content:
+        if node.op not in VIEW_OPS:
+            return None
+        steps.append(node)
+        node = node.src[0]
+    return steps
+
+
+def place_in(node: UOp, base: UOp) -> UOp:
+    """A view without its DETACHs and OWNs: where in `base` its elements are.
+
+    Raises AliasError where it shows one element several times, or elements that are not there.
+    """
+    steps = movement_above(node, base)
+    refused = [node] if steps is None else [*filter(repeats, steps)]
+    if steps is None or refused:
+        op = refused[0].op
+        made_by = VIEW_NAMES.get(op, op.name.lower())
+        raise AliasError(
+            f"write: a tensor of shape {node.shape} that was made by {made_by} shows "
+            "elements more than once, or such as are not there. Write to the tensor that it was "
+            "made of, or to a copy: clone()"
+        )
+    view = graph.reshape(base, (steps[-1].src[0] if steps else node).shape)
+    for step in reversed(steps):
+        if step.op not in SAME_VALUE:
+            view = step if step.src[0] is view else step.with_src((view,))
+    return view
+
+
+def shows_repeated(node: UOp, base: UOp) -> bool:
+    """True if a view shows an element of its base more than once, or elements not in it."""
+    return any(map(repeats, movement_above(node, base) or ()))
+
+
+def repeats(node: UOp) -> bool:
+    """True if a movement op shows an element of its source twice, or elements not in it."""
+    if node.op is Op.SKEW:
+        return bool(node.shape[node.arg.window_axis] != 1)
+    return node.op in (Op.EXPAND, Op.PAD, Op.UNSKEW)
+
+
+VIEW_NAMES: Final = {Op.SKEW: "unfold", Op.UNSKEW: "unfold"}
+"""The methods that a user knows some ops by."""
+
+
+def is_shared(base: UOp) -> bool:
+    """True if all tensors over a node show the same elements: it is memory, or only theirs."""
+    op = base.op
+    return op is Op.BUFFER or (op in SHARED and (graph.is_memory(base) or graph.is_copy(base)))
+
+
+SHARED: Final = graph.MEMORY | PARTIAL_WRITES | {Op.CONTIGUOUS, Op.MULTI, Op.RESHAPE}
+"""Ops of nodes that may be memory, or a copy that will have some."""
 BUFFER, OWN = Op.BUFFER, Op.OWN
 VALUE, VIEW = attrgetter("value"), attrgetter("_view")
 VALUES, VIEWS = repeat("value"), repeat("_view")
