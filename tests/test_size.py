@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 16_642,
-    "tinycore/schedule": 56_150,
+    "tinycore/schedule": 55_450,
     "tinycore/tensor": 13_532,
     "tinycore/tensor/autograd": 9_552,
     "tinycore/tensor/capture": 16_242,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 460_950
+SUM: Final = 460_250
 """The budgets of the core together."""
-FLOORS: Final = 423_542
+FLOORS: Final = 422_842
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

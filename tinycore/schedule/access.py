@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Final
 
 from tinycore.dtype import PointerDType
 from tinycore.render.base import pointer_of
@@ -21,11 +21,6 @@ from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.symbolic import simplify
-
-INDEXED: Final = frozenset(
-    {Op.STORE, Op.LOAD, Op.INDEX, Op.RANGE, Op.END, Op.AFTER, Op.DEFINE_LOCAL, Op.DEFINE_VAR}
-)
-"""Ops indexed in `by_op`."""
 
 LINE_BYTES: Final = 64
 """Bytes that all rows read again and that are in the nearest cache anyway."""
@@ -42,8 +37,6 @@ class Launch:
     places: tuple[int, ...]
     """The memory number of each slot."""
     groups: tuple[KernelGroup, ...] = ()
-    shared: dict[Hashable, Any] = field(default_factory=dict)
-    """Memoized answers about index expressions and loops, shared with other kernels."""
     kernel: UOp | None = None
     """The KERNEL of an earlier call that waits to run, which has no groups."""
 
@@ -58,18 +51,17 @@ class Launch:
         return self.end.src[1:] if self.end.op is Op.END else ()
 
     @cached_property
-    def nodes(self) -> list[UOp]:
-        """All nodes, in topological order."""
-        return self.ast.toposort()
-
-    @cached_property
     def by_op(self) -> dict[Op, list[UOp]]:
-        """The nodes of each op in INDEXED."""
+        """The nodes of each op, in topological order."""
         found: dict[Op, list[UOp]] = defaultdict(list)
-        for node in self.nodes:
-            if node.op in INDEXED:
-                found[node.op].append(node)
+        for node in self.ast.toposort():
+            found[node.op].append(node)
         return found
+
+    @property
+    def folds(self) -> list[UOp]:
+        """The reductions."""
+        return self.by_op[Op.REDUCE]
 
     @cached_property
     def accesses(self) -> dict[UOp, int]:
@@ -124,10 +116,7 @@ class Launch:
 
     def stays(self, index: UOp, depth: int) -> bool:
         """True if an INDEX stays within the current row of the outer `depth` loops."""
-        key = index.src[1], elements(index), self.loops[:depth]
-        if (known := self.shared.get(key)) is None:
-            known = self.shared[key] = row_size(*key) is not None
-        return bool(known)
+        return row_size(index.src[1], elements(index), self.loops[:depth]) is not None
 
     @cached_property
     def footprints(self) -> dict[int, tuple[Spans, Spans]]:
@@ -188,7 +177,8 @@ def widen(spans: Spans, number: int, span: tuple[int, int]) -> None:
     spans[number] = min(start, span[0]), max(stop, span[1])
 
 
-def row_size(offset: UOp, size: int, rows: Sequence[UOp]) -> int | None:
+@lru_cache(4096)
+def row_size(offset: UOp, size: int, rows: tuple[UOp, ...]) -> int | None:
     """Elements of a row if an offset in memory of some size is row-major over the loops `rows` and
     stays inside of its row, or None."""
     count = math.prod(r.extent for r in rows)

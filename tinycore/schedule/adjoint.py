@@ -24,6 +24,7 @@ from tinycore.schedule.storage import rebuilt_above_leaves
 from tinycore.uop.movement import below_movement, moved, source_axis
 from tinycore.uop.node import Skew, UOp
 from tinycore.uop.op import ALU, Op
+from tinycore.uop.size import are_ints
 
 Change = Callable[[UOp, int], UOp]
 
@@ -48,7 +49,7 @@ def with_window(node: UOp, new: UOp, done: Mapping[UOp, UOp]) -> UOp:
 
 def is_fixed(x: UOp, how: Skew) -> bool:
     """True if no size of an UNSKEW varies."""
-    return all(isinstance(size, int) for size in (*x.shape, how.size))
+    return are_ints((*x.shape, how.size))
 
 
 def unskewed(x: UOp, how: Skew) -> UOp:

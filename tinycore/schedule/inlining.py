@@ -17,7 +17,7 @@ from tinycore.schedule.access import Launch
 from tinycore.schedule.candidates import Memory
 from tinycore.schedule.kernel import numel, slot, with_slots
 from tinycore.schedule.partial_writes import is_partial, loops_over, store, store_at
-from tinycore.schedule.ranges import ZERO, Place, Point, RegionReader, flatten
+from tinycore.schedule.ranges import ZERO, Place, Point, Reading, RegionReader, flatten
 from tinycore.uop.affine import digit_size
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -79,15 +79,15 @@ class Inlined(Joined, RegionReader):
         memory = None if node in self.computed else self.read_from.get(node)
         return None if memory is None else self.pointer_to(memory)
 
-    def step(self, place: Place) -> UOp | list[Place]:
+    def step(self, place: Place) -> Reading:
         """Outputs are read at simplified points, so that those that are equal are one."""
         if place.node not in self.computed:
-            return super().step(place)
+            return (yield from super().step(place))
         simple = tuple([simplified(index) for index in place.point])
         if any(a is not b for a, b in zip(simple, place.point, strict=True)):
-            return self.pass_on(place._replace(point=simple), None)
+            return (yield place._replace(point=simple))
         self.repeats |= self.places.setdefault(place.node, place) != place
-        return super().step(place)
+        return (yield from super().step(place))
 
     def key(self, place: Place, sizes: Sequence[int]) -> tuple[object, ...]:
         """In one pass, folds of folds share loops, and others have their own."""

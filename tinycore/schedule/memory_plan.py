@@ -16,13 +16,16 @@ import itertools
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import image_of, nbytes
 from tinycore.schedule.retention import Replacements
 from tinycore.trace import Trace
 from tinycore.uop.node import UOp
+
+if TYPE_CHECKING:
+    from tinycore.schedule.state import State
 
 ALIGNMENT: Final = 256
 """Bytes: offsets are multiples, which suits the vectors of every device."""
@@ -146,26 +149,18 @@ class Block(NamedTuple):
     """Peak memory: the most bytes live at one step."""
 
 
-def plan_memory(
-    steps: Sequence[Step],
-    memory: Sequence[UOp],
-    parameters: int,
-    results: Replacements,
-    cached: Replacements,
-    needed: Collection[UOp],
-) -> Layout:
-    """The layout of new memory when the nodes `needed` are read later.
-
-    `memory` is by number, parameters first. Of the nodes with memory, `results` are replaced by it
-    and the values of `cached` may be read from it.
-    """
-    results = {node: found for node, found in results.items() if node in needed}
-    cached = {node: found for node, found in cached.items() if node in needed}
+def plan_memory(state: State) -> Layout:
+    """The layout of new memory when the nodes `needed` of a state are read later."""
+    memory, count = state.memory, len(state.parameters)
+    results, cached = (
+        {node: found for node, found in nodes.items() if node in state.needed}
+        for nodes in (state.results, state.cached)
+    )
     shown = set(UOp.sink(*results.values(), *cached.values()).toposort())
-    new = range(parameters, len(memory))
+    new = range(count, len(memory))
     images = {place for place in new if image_of(memory[place]) is not None}
     persistent = tuple([place for place in new if place in images or memory[place] in shown])
-    lives = live_ranges(steps, memory, parameters)
+    lives = live_ranges(state.steps, memory, count)
     temporary: dict[str, dict[int, Life]] = defaultdict(dict)
     for place in sorted(lives.keys() - set(persistent)):
         temporary[memory[place].single_device][place] = lives[place]

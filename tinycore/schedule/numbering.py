@@ -6,10 +6,8 @@ Floor 3. Parameters, which exist before the launches, have the first numbers. Th
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from tinycore.schedule.access import Launch
 from tinycore.schedule.kernel import memory_of, with_shape
@@ -45,10 +43,9 @@ def number_memory(state: State) -> State:
         if (found := memory_of(node)).op in (Op.BUFFER, Op.BUFFER_VIEW):
             numbers.setdefault(found, len(numbers))
     places = [tuple([numbers[memory_of(n)] for n in slots]) for slots in used]
-    shared: dict[Hashable, Any] = {}
     launches = [Launch(n.arg.ast, p, kernel=n) for n, p in zip(pending, places, strict=False)]
     for (group, ast, _), slots in zip(nests, places[len(pending) :], strict=True):
-        launches.append(Launch(ast, slots, (group,), shared))
+        launches.append(Launch(ast, slots, (group,)))
     return replace(
         state,
         stored=stored,

@@ -25,10 +25,11 @@ from tinycore.schedule.partial_writes import loops_over
 from tinycore.schedule.ranges import ZERO, Point, read_through
 from tinycore.schedule.storage import is_leaf, rebuilt_above_leaves
 from tinycore.uop.matrix import MatrixUnit
-from tinycore.uop.movement import base_of
+from tinycore.uop.movement import base_of, moved
 from tinycore.uop.node import UOp
 from tinycore.uop.op import MOVEMENT, SAME_VALUE, Op
 from tinycore.uop.rewrite import rewrite
+from tinycore.uop.size import are_ints
 from tinycore.uop.sums import terms_of
 from tinycore.uop.symbolic import simplify
 
@@ -94,8 +95,8 @@ class Operand:
         steps, start = terms_of(index)
         along = [r for r, step in steps.items() if step == 1 and r.op is Op.RANGE]
         others = [step for r, step in steps.items() if r not in along]
-        sizes = (*others, start, length, *(r.src[0].arg for r in along))
-        fits = all(isinstance(n, int) and n % lanes == 0 for n in sizes)
+        sizes = (*others, start, length, *(r.extent for r in along))
+        fits = are_ints(sizes) and all(n % lanes == 0 for n in sizes)
         return along[0] if len(along) == 1 and fits else None
 
     def copied_along(self, loop: UOp) -> UOp:
@@ -103,19 +104,14 @@ class Operand:
         axis = self.axis_of(loop)
         assert axis is not None, "a loop that moves along one axis"
         order = (*(a for a in range(len(self.base.shape)) if a != axis), axis)
-        copy = UOp(Op.CONTIGUOUS, self.base.dtype, (permuted(self.base, order),))
-        back = permuted(copy, tuple([order.index(a) for a in range(len(order))]))
+        copy = moved(Op.PERMUTE, self.base, order).alu(Op.CONTIGUOUS)
+        back = moved(Op.PERMUTE, copy, [order.index(a) for a in range(len(order))])
         return self.top.substitute({self.base: back})
 
 
 def is_narrowed(node: UOp) -> bool:
     """True for a value that is rounded to a narrower type, in which it is multiplied."""
     return node.op is Op.CAST and node.dtype.itemsize < node.src[0].dtype.itemsize
-
-
-def permuted(node: UOp, order: tuple[int, ...]) -> UOp:
-    """A node with its axes in another order."""
-    return UOp(Op.PERMUTE, node.dtype, (node,), order)
 
 
 class ProductLoops(NamedTuple):
@@ -129,7 +125,7 @@ class ProductLoops(NamedTuple):
 def laid_out(node: UOp) -> UOp:
     """A reduction; if it is a sum of products, with operands in a layout that suits the device."""
     product = summed_product(node)
-    if product is None or not all(isinstance(n, int) for n in product.shape):
+    if product is None or not are_ints(product.shape):
         return node
     loops = loops_over(product)
     operands = [Operand.of(factor, loops) for factor in product.src]
@@ -195,7 +191,7 @@ def layouts_along_sum(
     `along` are the loops along which vectors of the operands are loaded now.
     """
     are_vectors = None not in along
-    loop = max(fitting, key=lambda r: (along.count(r) if are_vectors else 0, steps_along(r)))
+    loop = max(fitting, key=lambda r: (along.count(r) if are_vectors else 0, r.extent))
     # Operands that are contiguous along a side are transposed as they are loaded.
     in_place = {loop} if are_vectors else {loop, *sides}
     return [None if r in in_place else loop for r in along]
@@ -214,11 +210,6 @@ def layouts_along_sides(
     return [None if r in sides else loop for r, loop in zip(along, own, strict=True)]
 
 
-def steps_along(loop: UOp) -> int:
-    """The length of a loop."""
-    return int(loop.src[0].arg)
-
-
 def moves_with(operand: Operand, loop: UOp) -> bool:
     """True if the index of an operand varies with a loop."""
     return any(loop in index.ranges for index in operand.point)
@@ -229,7 +220,7 @@ def loops_in_common(operands: list[Operand], summed: list[UOp], multiple: int) -
     return [
         r
         for r in summed
-        if not r.src[0].arg % multiple and all(o.axis_of(r) is not None for o in operands)
+        if not r.extent % multiple and all(o.axis_of(r) is not None for o in operands)
     ]
 
 
@@ -239,11 +230,11 @@ def own_loop(operand: Operand, operands: list[Operand], sides: list[UOp], lanes:
     fitting = [
         r
         for r in sides
-        if not r.src[0].arg % lanes
+        if not r.extent % lanes
         and operand.axis_of(r) is not None
         and not any(moves_with(o, r) for o in others)
     ]
-    return max(fitting, key=lambda r: r.src[0].arg, default=None)
+    return max(fitting, key=lambda r: r.extent, default=None)
 
 
 def reads_along_sum(unit: MatrixUnit, limits: Limits) -> bool:

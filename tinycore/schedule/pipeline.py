@@ -142,10 +142,7 @@ def overlap(state: State) -> State:
 
 def place_memory(state: State) -> State:
     """Temporary values share blocks, some in place of an operand; others get their own memory."""
-    layout = plan_memory(
-        state.steps, state.memory, len(state.parameters), state.results, state.cached, state.needed
-    )
-    return replace(state, layout=layout)
+    return replace(state, layout=plan_memory(state))
 
 
 SCHEDULE_PIPELINE: Final = (

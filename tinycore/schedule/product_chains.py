@@ -46,7 +46,7 @@ def first_unit(launch: Launch, limits: Limits) -> MatrixUnit | None:
     units = [*units_of(limits)]
     if not units or not is_nest_of(launch, limits) or len(launch.loops) < 2:
         return None
-    sums = [n for n in launch.nodes if n.op is Op.REDUCE]
+    sums = launch.folds
     if not sums or len(launch.by_op[Op.STORE]) != 1:
         return None
     return next((unit for unit in units if all(factors_of(n, unit) for n in sums)), None)
@@ -64,8 +64,7 @@ def is_long_product(launch: Launch, limits: Limits) -> bool:
     rows in a near cache.
     """
     units = [u for u in limits.matrix if u.threads == 1] if limits.grid is None else []
-    found = launch.nodes if units and len(launch.loops) > 1 else []
-    sums = [n for n in found if n.op is Op.REDUCE]
+    sums = launch.folds if units and len(launch.loops) > 1 else []
     if not sums or not all(r.is_fixed for n in sums for r in (*launch.loops, *n.src[1:])):
         return False
     rows, columns = iterations_of(launch.loops[:-1]), launch.loops[-1].extent

@@ -8,7 +8,7 @@ expressions, a reshape divides, a pad adds a gate. Reductions open new loop coun
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -35,6 +35,10 @@ class Place(NamedTuple):
     node: UOp
     point: Point
     gate: UOp | None
+
+
+Reading = Generator[Place, UOp, UOp]
+"""The reading of a value, which asks for those at other places and returns it."""
 
 
 class Moved(NamedTuple):
@@ -183,21 +187,21 @@ class RegionReader:
 
     def read(self, node: UOp, point: Point, gate: UOp | None = None) -> UOp:
         """The value of `node` at `point` as a kernel expression."""
-        root = Place(node, point, gate)
-        stack = [root]
-        while stack:
-            place = stack.pop()
-            if place in self.done:
-                continue
-            result = self.step(place)
-            if isinstance(result, UOp):
-                self.done[place] = result
-            else:
-                stack += (place, *result)
-        return self.done[root]
+        done, stack = self.done, list[tuple[Place, Reading]]()
+        place = Place(node, point, gate)
+        while (value := done.get(place)) is None or stack:
+            if value is None:
+                stack.append((place, self.step(place)))
+            above, reading = stack[-1]
+            try:
+                place = next(reading) if value is None else reading.send(value)
+            except StopIteration as end:
+                place, done[above] = above, end.value
+                stack.pop()
+        return value
 
-    def step(self, place: Place) -> UOp | list[Place]:
-        """The value at a place, or the places that must be read before it."""
+    def step(self, place: Place) -> Reading:
+        """The reading of a value."""
         node, point, gate = place
         if (pointer := self.leaf(node)) is not None:
             return gated_load(pointer, flatten(point, greatest_shape(node.shape)), gate)
@@ -208,29 +212,29 @@ class RegionReader:
         if node.op is Op.BIND:
             return as_index(node.arg).cast(node.dtype)
         if node.op in ALU:
-            return self.combine(node, [Place(s, point, gate) for s in node.src])
+            values: list[UOp] = []
+            for source in reversed(node.src):
+                value = yield Place(source, point, gate)
+                values.append(value)
+            return UOp(node.op, node.dtype, tuple(reversed(values)), node.arg)
         if node.op in TRANSPARENT:
-            return self.pass_on(Place(node.src[0], point, gate), None)
+            return (yield Place(node.src[0], point, gate))
         if node.op is Op.ASSIGN:  # another output of this kernel: what it stores
-            return self.pass_on(Place(node.src[1], point, gate), None)
+            return (yield Place(node.src[1], point, gate))
         if node.op in MOVEMENT:
-            return self.rearranged(place)
+            return (yield from self.rearranged(place))
         if node.op is Op.REDUCE_AXIS:
-            return self.reduce(place)
+            return (yield from self.reduce(place))
         if node.op is Op.SCAN_AXIS:
-            return self.scan(place)
+            op, axis = node.arg
+            value, counter = (yield Place(node.src[0], point, gate)), point[axis]
+            return UOp(Op.SCAN, value.dtype, (value, counter), op) if counter is not ZERO else value
         if node.op is Op.MERGE_AXIS:
             return merged(self.read, node, point)
         assert node.op is Op.GATHER, f"{node!r} cannot be part of a kernel"
-        return self.gather(place)
+        return (yield from self.gather(place))
 
-    def combine(self, node: UOp, sources: list[Place]) -> UOp | list[Place]:
-        """An arithmetic op over its sources read at the same point."""
-        if missing := [s for s in sources if s not in self.done]:
-            return missing
-        return UOp(node.op, node.dtype, tuple([self.done[s] for s in sources]), node.arg)
-
-    def rearranged(self, place: Place) -> UOp | list[Place]:
+    def rearranged(self, place: Place) -> Reading:
         """The value below a chain of movement ops, composed in one step."""
         node, point, gate = place
         if (constant := repeated_constant(node)) is not None:
@@ -240,16 +244,9 @@ class RegionReader:
             moved = read_through(node, point)
             node, point = node.src[0], moved.point
             gate, valid = both(gate, moved.valid), both(valid, moved.valid)
-        return self.pass_on(Place(node, point, gate), valid)
+        return zero_unless(valid, (yield Place(node, point, gate)))
 
-    def pass_on(self, source: Place, valid: UOp | None) -> UOp | list[Place]:
-        """The source's value; zero where it is not valid."""
-        value = self.done.get(source)
-        if value is None:
-            return [source]
-        return value if valid is None else valid.where(value, value.const_like(0))
-
-    def reduce(self, place: Place) -> UOp | list[Place]:
+    def reduce(self, place: Place) -> Reading:
         """A REDUCE over new counters of the reduced axes."""
         node, point, gate = place
         op, axes = node.arg
@@ -258,10 +255,7 @@ class RegionReader:
         inner = list(point)
         for axis, counter in zip(axes, counters, strict=True):
             inner[axis] = counter
-        source = Place(node.src[0], tuple(inner), gate)
-        value = self.done.get(source)
-        if value is None:
-            return [source]
+        value = yield Place(node.src[0], tuple(inner), gate)
         loops = [c for c in counters if c.op is Op.RANGE]
         ranges = tuple(c for c in loops if op is Op.MUL or c in value.ranges)
         if op is Op.ADD:
@@ -269,16 +263,6 @@ class RegionReader:
         if ranges and value.op is Op.REDUCE and value.arg is op:  # a sum of sums is one sum
             return value.with_src((value.src[0], *ranges, *value.src[1:]))
         return UOp(Op.REDUCE, value.dtype, (value, *ranges), op) if ranges else value
-
-    def scan(self, place: Place) -> UOp | list[Place]:
-        """A SCAN over the previous iterations of the loop along the axis, a loop over outputs."""
-        node, point, gate = place
-        op, axis = node.arg
-        value = self.done.get(source := Place(node.src[0], point, gate))
-        if value is None:
-            return [source]
-        counter = point[axis]
-        return UOp(Op.SCAN, value.dtype, (value, counter), op) if counter is not ZERO else value
 
     def counters(self, place: Place, sizes: list[int]) -> tuple[UOp, ...]:
         """Counters of reduced axes. Independent reductions of one shape share their loops."""
@@ -309,16 +293,19 @@ class RegionReader:
                 self.levels[n] = below + (n.op is Op.REDUCE_AXIS)
         return self.levels[node]
 
-    def gather(self, place: Place) -> UOp | list[Place]:
+    def gather(self, place: Place) -> Reading:
         """Rows read at an index that is itself read from memory."""
         (table, index), point, gate = place.node.src, place.point, place.gate
-        position = Place(index, point[: len(index.shape)], gate)
-        if position not in self.done:
-            return [position]
-        row = self.done[position].cast(dtypes.index)
+        position = yield Place(index, point[: len(index.shape)], gate)
+        row = position.cast(dtypes.index)
         valid = (row >= 0) & (row < table.shape[0])
         source = Place(table, (row, *point[len(index.shape) :]), both(gate, valid))
-        return self.pass_on(source, valid)
+        return zero_unless(valid, (yield source))
+
+
+def zero_unless(valid: UOp | None, value: UOp) -> UOp:
+    """A value; zero where it is not valid."""
+    return value if valid is None else valid.where(value, value.const_like(0))
 
 
 def repeated_constant(node: UOp) -> UOp | None:

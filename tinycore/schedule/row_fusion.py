@@ -23,7 +23,6 @@ from tinycore.schedule.access import LINE_BYTES, Launch, footprint, size_of, wri
 from tinycore.schedule.candidates import Group, Memory, Refusal
 from tinycore.schedule.product_chains import is_long_product
 from tinycore.schedule.strips import Strips
-from tinycore.uop.op import Op
 
 MOST_PRODUCTS: Final = 2
 """Most members that are matrix products with shared weights. Fusing more saves only intermediate
@@ -111,7 +110,7 @@ def is_product(launch: Launch, depth: int = 1) -> bool:
 
     Rows are the steps of loop number `depth`, counted from outside.
     """
-    return any(n.op is Op.REDUCE for n in launch.nodes) and any(
+    return bool(launch.folds) and any(
         size_of(span) > LINE_BYTES for span in launch.footprint(depth)[0].values()
     )
 

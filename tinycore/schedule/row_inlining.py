@@ -23,7 +23,6 @@ from tinycore.schedule.inlining import Inlined
 from tinycore.schedule.limits import LAUNCH_CLOCKS, rate_of_unit
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
-from tinycore.uop.op import Op
 
 HELD_BYTES: Final = 128
 """Bytes of a row that each thread holds in registers."""
@@ -55,7 +54,7 @@ class RowKernel(Group):
             return False
         if len(launch.loops) == depth and not folds_rows(launch):
             return False
-        return all(n.ranges <= {*rows} for n in launch.nodes if n.op is Op.REDUCE)
+        return all(fold.ranges <= {*rows} for fold in launch.folds)
 
     # --- what it costs
 
@@ -104,16 +103,15 @@ def folds_rows(launch: Launch) -> bool:
     The operands of a product are invariant along different loops, so tiles of both are loaded once
     and used many times.
     """
-    reductions = [n for n in launch.nodes if n.op is Op.REDUCE]
-    below = {n for r in reductions for n in r.toposort() if n in launch.accesses}
+    below = {n for fold in launch.folds for n in fold.toposort() if n in launch.accesses}
     still = [{r for r in launch.loops if r not in n.ranges} for n in below]
     pairs = itertools.combinations(still, 2)
-    return bool(reductions) and all(one <= other or other <= one for one, other in pairs)
+    return bool(launch.folds) and all(one <= other or other <= one for one, other in pairs)
 
 
 def lie_side_by_side(launch: Launch) -> bool:
     """True if neighboring steps of each fold read neighboring elements, or the same."""
-    for loop in {n.src[-1] for n in launch.nodes if n.op is Op.REDUCE}:
+    for loop in {fold.src[-1] for fold in launch.folds}:
         moves = {coefficient(n.src[1], loop) for n in launch.accesses if loop in n.src[1].ranges}
         if moves != {1}:
             return False

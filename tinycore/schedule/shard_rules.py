@@ -26,7 +26,7 @@ from tinycore.schedule.collectives import (
 )
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.storage import is_stored
-from tinycore.uop.movement import axis_after, base_of, is_divisible
+from tinycore.uop.movement import axis_after, base_of, is_divisible, moved
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element, registers
 from tinycore.uop.shape import DeviceLike, members_of
@@ -100,10 +100,16 @@ def fresh(x: UOp, device: DeviceLike) -> UOp:
     return in_new_memory(x) if found is x else found
 
 
-@rule(*ALU)
-def of_arithmetic(node: UOp, sources: Sources) -> UOp:
-    """In the layout of the first sharded operand; the others are resharded."""
+@rule(*ALU, Op.SCAN_AXIS, Op.MERGE_AXIS)
+def of_elements(node: UOp, sources: Sources) -> UOp:
+    """In the layout of the first sharded operand; the others are resharded.
+
+    A value that is scanned along the sharded axis, or has its sorted runs there, is gathered.
+    """
     axis = next((s.arg for s in sources if s.op is Op.MULTI and s.arg is not None), None)
+    is_scanned = node.op is Op.SCAN_AXIS and axis == node.arg[1]
+    if is_scanned or (node.op is Op.MERGE_AXIS and axis == len(node.shape) - 2):
+        axis = None
     return each(node, [reshard(s, axis) if s.op is Op.MULTI else s for s in sources], axis)
 
 
@@ -161,8 +167,7 @@ def of_shrink(node: UOp, sources: Sources) -> UOp:
     for number, shard in enumerate(source.src):
         low, high = (min(max(end - number * size, 0), size) for end in (start, stop))
         if low < high:
-            box = with_entry(node.arg, axis, (low, high))
-            touched.append(UOp(Op.SHRINK, shard.dtype, (shard,), box))
+            touched.append(moved(Op.SHRINK, shard, with_entry(node.arg, axis, (low, high))))
     found = [
         in_new_memory(concatenate([copy_to(t, s.device) for t in touched], axis))
         for s in source.src
@@ -190,23 +195,6 @@ def of_reduce(node: UOp, sources: Sources) -> UOp:
     (source,) = sources
     op, axes = node.arg
     return each(node, sources, op if source.arg in axes else source.arg)
-
-
-@rule(Op.SCAN_AXIS)
-def of_scan(node: UOp, sources: Sources) -> UOp:
-    """Shard by shard; a value sharded along the scanned axis is gathered first."""
-    (source,) = sources
-    if source.arg == node.arg[1]:
-        source = reshard(source, None)
-    return each(node, [source], source.arg)
-
-
-@rule(Op.MERGE_AXIS)
-def of_merge(node: UOp, sources: Sources) -> UOp:
-    """Shard by shard; a value sharded along the axis of runs is gathered first."""
-    last = len(node.shape) - 2
-    axis = sources[0].arg if sources[0].arg != last else None
-    return each(node, [reshard(source, axis) for source in sources], axis)
 
 
 @rule(Op.GATHER)
@@ -317,8 +305,8 @@ def inserted_across(x: UOp, box: tuple[tuple[int, int], ...], value: UOp) -> UOp
             results.append(part)
             continue
         mine = narrow(value.src[number], axis, first + low - start, first + high - start)
-        view = UOp(Op.SHRINK, part.dtype, (part,), with_entry(box, axis, (low, high)))
-        if view.shape != part.shape:
+        view = moved(Op.SHRINK, part, with_entry(box, axis, (low, high)))
+        if view is not part:
             mine = UOp(Op.INSERT, part.dtype, (part, view, mine))
         results.append(mine)
     return multi(results, axis)

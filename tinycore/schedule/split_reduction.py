@@ -24,7 +24,7 @@ from tinycore.schedule.collectives import narrow
 from tinycore.schedule.kernel import numel
 from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, multiplies_by_lanes, rate_of_unit
 from tinycore.schedule.storage import Storage, is_leaf, region_of, replaced
-from tinycore.uop.movement import axis_along
+from tinycore.uop.movement import axis_along, moved
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 from tinycore.uop.size import Size
@@ -327,10 +327,10 @@ class Reduction:
         if multiplies_by_lanes(limits):
             slower = min(slower, limits.unevenness(groups))
         saved = (slower - 1) * max(computed, self.bytes_read / rate)
-        moved = 2 * results * self.node.dtype.itemsize / rate
+        written = 2 * results * self.node.dtype.itemsize / rate
         if 2 * results * self.node.dtype.itemsize > limits.l2_bytes > 0:
-            moved *= MEMORY_CLOCKS
-        most = min(wanted, self.length // GROUP_TERMS, (saved - LAUNCH_CLOCKS * units) // moved)
+            written *= MEMORY_CLOCKS
+        most = min(wanted, self.length // GROUP_TERMS, (saved - LAUNCH_CLOCKS * units) // written)
         return max((n for n in range(1, int(most) + 1) if size % n == 0), default=1)
 
     def may_end_a_chain(self, limits: Limits) -> bool:
@@ -376,18 +376,18 @@ class Reduction:
         axis, size = self.axis, self.sizes[self.axis] // factor
         main = narrow(self.source, self.axis, 0, factor * size)
         shape = (*main.shape[:axis], factor, size, *main.shape[axis + 1 :])
-        main = UOp(Op.RESHAPE, main.dtype, (main,), shape)
+        main = moved(Op.RESHAPE, main, shape)
         if not self.reuses_operands:
             return reduce_axes(main, op, tuple(a + (a >= axis) for a in axes))
         order = (axis, *(a for a in range(len(shape)) if a != axis))
-        main = UOp(Op.PERMUTE, main.dtype, (main,), order)
+        main = moved(Op.PERMUTE, main, order)
         return reduce_axes(main, op, tuple(a + 1 for a in axes))
 
     def combine(self, factor: int, partial: UOp) -> UOp:
         """The reduction of the partial results, and of the remainder of the axis."""
         op, axes = self.node.arg
         total = reduce_axes(partial, op, (0 if self.reuses_operands else self.axis,))
-        total = UOp(Op.RESHAPE, self.node.dtype, (total,), self.node.shape).alu(Op.VALUE)
+        total = moved(Op.RESHAPE, total, self.node.shape).alu(Op.VALUE)
         size = self.sizes[self.axis]
         if size % factor == 0:
             return total

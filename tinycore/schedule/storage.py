@@ -26,7 +26,7 @@ from tinycore.uop.movement import base_of, source_below
 from tinycore.uop.node import UOp, exchange, ordered
 from tinycore.uop.op import ALU, COMPARISON, DIVISIONS, MOVEMENT, SAME_VALUE, TRANSCENDENTAL, Op
 from tinycore.uop.shape import DeviceLike
-from tinycore.uop.size import greatest
+from tinycore.uop.size import are_ints, greatest
 
 LONGEST_CHAIN = 128
 """Elementwise ops in a row that one kernel may hold."""
@@ -484,7 +484,7 @@ class Storage:
             (user,) = users
             if user.op is Op.REDUCE_AXIS:
                 is_sum = user.arg[0] is Op.ADD and node.op is Op.MUL
-                work = numel(node) if all(isinstance(n, int) for n in node.shape) else 0
+                work = numel(node) if are_ints(node.shape) else 0
                 return user if is_sum and work >= LEAST_PRODUCT else None
             is_operand = user.op in (Op.MUL, Op.CAST) or user.op in PASSED_THROUGH
             if not is_operand or user in self.reasons:

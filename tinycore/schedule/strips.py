@@ -145,7 +145,7 @@ class Strips(Joined):
         """True if an element is in the current row."""
         offset = flatten(place.point, place.node.shape)
         offset = rewrite(offset, simplify, name="simplify a place")
-        loops = [loop for loop in (*self.loops, row) if loop is not ZERO]
+        loops = tuple([loop for loop in (*self.loops, row) if loop is not ZERO])
         return row_size(offset, numel(place.node), loops) is not None
 
     def with_locals(self, body: UOp) -> UOp:

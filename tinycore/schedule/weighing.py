@@ -24,12 +24,11 @@ from tinycore.uop.product import (
     Product,
     again,
     matrix,
-    product_at,
     product_of,
     row_fold,
     turned,
 )
-from tinycore.uop.softmax import Softmax, Weighing
+from tinycore.uop.softmax import Weighing, weighing_at
 
 ROW_AXIS: Final = -2
 """The axis of scores along rows."""
@@ -139,15 +138,13 @@ def part_of(weighing: Weighing, region: Region) -> Weighing:
     power = weighing.power(scores - repeated(shift, scores), is_rounded=True)
     total = row_fold(power, Op.ADD)
     divisor = divisor_of(total, weighing.softmax.has_empty_rows)
-    softmax = Softmax(power / repeated(divisor, power), scores, power, top, shift, total, divisor)
-    known[weighing.softmax.node] = softmax.node
+    known[weighing.softmax.node] = power / repeated(divisor, power)
     made = again(weighing.made, region.scores, known)
     value = (region.queries if weighing.is_turned else region.keys)(weighing.value)
     node = product_of(weighing.turn(made), turned(value), weighing.last.node.dtype)
-    first, last = product_at(known[weighing.first.node]), product_at(node)
-    assert first is not None, "it is written like that of all"
-    assert last is not None, "it is written like that of all"
-    return Weighing(softmax, first, made, last, weighing.is_turned)
+    found = weighing_at(node)
+    assert found is not None, "it is written like that of all"
+    return found
 
 
 def seen_of(weighing: Weighing, is_rounded: bool, may_be_empty: bool) -> Seen:
