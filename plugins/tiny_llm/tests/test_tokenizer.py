@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -171,5 +172,10 @@ HARMFUL += [
 
 @pytest.mark.parametrize("source", HARMFUL)
 def test_a_template_that_harms_ends_with_an_error(source: str, tokenizer: Tokenizer) -> None:
-    with pytest.raises((ArgumentError, FileFormatError), match="template"):
-        ChatTemplate(source, tokenizer, "test").text([{"role": "user", "content": "x"}])
+    tracemalloc.start()
+    try:
+        with pytest.raises((ArgumentError, FileFormatError), match="template"):
+            ChatTemplate(source, tokenizer, "test").text([{"role": "user", "content": "x"}])
+        assert tracemalloc.get_traced_memory()[1] < 100e6
+    finally:
+        tracemalloc.stop()

@@ -30,6 +30,8 @@ MOST_LINES: Final = 1_000_000
 MOST_CHARACTERS: Final = 16_000_000
 MOST_PRODUCT: Final = 256_000_000
 """The greatest product of the sizes of what a function is given."""
+SURROUNDINGS: Final = (jinja2.Environment, Context, nodes.EvalContext)
+"""Types of the first arguments of filters, which Jinja adds."""
 CHATML: Final = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -58,11 +60,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         """Sums within the limit, and other operations on small numbers alone."""
+        small = all(isinstance(x, int | float) and abs(x) < 1 << 32 for x in (left, right))
         if operator == "+":
             weigh(left, right)
-            return super().call_binop(context, operator, left, right)
-        small = all(isinstance(x, int | float) and abs(x) < 1 << 32 for x in (left, right))
-        if not small or (operator == "**" and abs(right) > 64):
+        elif not small or (operator == "**" and abs(right) > 64):
             raise jinja2.exceptions.SecurityError(f"{operator} of what is no small number")
         return super().call_binop(context, operator, left, right)
 
@@ -111,7 +112,7 @@ def limited(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def checked(*arguments: Any, **options: Any) -> Any:
-        plain = [each for each in arguments if not isinstance(each, jinja2.Environment | Context)]
+        plain = [each for each in arguments if not isinstance(each, SURROUNDINGS)]
         limit_product(*plain, *options.values())
         return function(*arguments, **options)
 
