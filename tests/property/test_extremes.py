@@ -9,7 +9,7 @@ from tests.fuzz.extremes import check, program, shown
 from tinycore import Context
 
 
-@pytest.mark.sample(9)
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(3))
 def test_elements_chosen_pass_on_their_gradient_whole(part: int) -> None:
     with Context(PARALLEL=1):

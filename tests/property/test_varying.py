@@ -99,6 +99,7 @@ def elements(random: Random, most: int, rows: int, others: int) -> Case:
 CASES: Final = (rows, columns, depth, batches, sums, overwritten, elements)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(70))
 def test_results_are_numpys_for_every_remainder(seed: int) -> None:
     random = Random(seed)

@@ -50,6 +50,7 @@ def output_with_weights(name: str, *arguments: str) -> str:
 PROGRAMS = sorted(path for path in EXAMPLES.glob("*.py") if path.name != "weights.py")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", [path.name for path in PROGRAMS])
 def test_help_says_what_it_does(name: str) -> None:
     first_line = (EXAMPLES / name).read_text(encoding="utf-8").partition("\n")[0]

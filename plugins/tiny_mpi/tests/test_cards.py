@@ -55,6 +55,7 @@ def on_hip(library: str) -> Callable[[ThreadGroup], CardGroup]:
     return lambda control: CardGroup(control, opened, rccl.RcclCard(hip, control.rank))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", CHECKS)
 def test_rccl_conforms_on_threads(name: str, size: int, library: str) -> None:
@@ -104,6 +105,7 @@ def cards_of_cuda(library: str, count: int) -> Iterator[Any]:
         functions.standin_translate(None)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("name", CHECKS)
 def test_nccl_conforms_on_threads(name: str, size: int, library: str) -> None:

@@ -35,7 +35,7 @@ def card(request: pytest.FixtureRequest) -> Iterator[None]:
     unregister("CUDA")
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(6)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("trial", PROVEN, ids=lambda trial: trial.name)
 def test_lanes_do_as_the_suite_says(trial: Trial) -> None:

@@ -414,7 +414,7 @@ def halves(*shape: int, dtype: DType = dtypes.bfloat16, seed: int = 0) -> Tensor
     return Tensor(found).cast(dtype).realize()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize(
     "size",

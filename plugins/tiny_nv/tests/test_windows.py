@@ -76,7 +76,7 @@ def check(random: Random, image: Array, weight: Array, gaps: tuple[int, int], bo
     assert numpy.array_equal(found.numpy(), expected)
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("seed", range(CASES))
 def test_random_convolutions_are_numpys(seed: int) -> None:

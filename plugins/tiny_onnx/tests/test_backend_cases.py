@@ -8,7 +8,7 @@ from backend_cases import cases, check, stored
 CALLS = 4
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("name", list(cases()))
 def test_case(name: str) -> None:
     check(cases()[name], CALLS)

@@ -254,6 +254,7 @@ def grouped(
     }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", GROUPED)
 def test_group_query_attention_is_that_of_onnxruntime(name: str) -> None:
     case = dict(GROUPED[name])

@@ -72,6 +72,7 @@ class Trainer:
         return {name: x.tolist() for name, x in found.items()}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("is_captured", [False, True])
 def test_an_interrupted_step_is_done_or_not_begun(

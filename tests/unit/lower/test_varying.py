@@ -133,6 +133,7 @@ def test_every_value_is_launched_and_computed(make: Callable[[Variable], Tensor]
         assert_right(ast_of(make), VARYING, value)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("limits", LIMITS)
 @pytest.mark.parametrize("make", COMPUTED)
 def test_every_value_is_computed_within_other_limits(
@@ -256,6 +257,7 @@ def test_threads_of_a_processor_share_the_outermost_loop() -> None:
         applied(rows, (shared,), loops)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("make", COMPUTED)
 def test_loops_of_a_processor_are_cut_into_tiles(make: Callable[[Variable], Tensor]) -> None:
     loops = Limits(vector_bytes=32, cache_bytes=1 << 10)

@@ -180,7 +180,7 @@ ELSEWHERE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("where", ELSEWHERE)
 def test_weights_may_be_read_elsewhere_than_they_are_stored(unit: MatrixUnit, where: str) -> None:
     query, key, value = operands(unit, *[(2, 48, 16)] * 3)

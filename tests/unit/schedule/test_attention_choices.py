@@ -62,6 +62,7 @@ WEIGHED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("hide", [causal, window])
 @pytest.mark.parametrize("how", WEIGHED)
 def test_what_reads_weights_may_be_of_hidden_keys(how: str, hide: Callable[..., Tensor]) -> None:
@@ -156,7 +157,7 @@ def test_a_mask_of_no_key_at_all() -> None:
     assert all(numpy.isfinite(slope.numpy()).all() for slope in slopes)
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(12)
 def test_attention_by_hand_sees_parts_of_keys_at_once(unit: MatrixUnit) -> None:
     """As the function does: few rows would keep few units busy."""
     limits = replace(card_with(unit), units=16)

@@ -490,7 +490,7 @@ def of_few(
 FEW = [(1, 256, 2), (1, 192, 1), (3, 256, 4), (4, 512, 2), (16, 256, 1)]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("shape", FEW, ids=str)
 def test_few_queries_see_parts_of_keys_at_once(unit: MatrixUnit, shape: tuple[int, ...]) -> None:
     count, found, expected = of_few(unit, (shape[0], shape[1], shape[2]))
@@ -586,7 +586,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("why", REFUSED)
 def test_other_sizes_are_planned_as_before(unit: MatrixUnit, why: str) -> None:
     heads, rows, seen, width, columns = REFUSED[why]

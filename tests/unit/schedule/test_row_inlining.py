@@ -51,6 +51,7 @@ ROWS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("shape", [(40, 300), (9, 2, 64), (1, 1000), (5, 33), (3, 4096)], ids=str)
 def test_what_folds_rows_is_one_kernel(card: Limits, name: str, shape: tuple[int, ...]) -> None:

@@ -62,7 +62,7 @@ def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return query.scaled_dot_product_attention(key, value, is_causal=True)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("how", [by_function, by_hand], ids=lambda f: f.__name__)
 def test_keys_may_be_as_many_as_a_launch_says(
@@ -76,7 +76,7 @@ def test_keys_may_be_as_many_as_a_launch_says(
     check(result, unit, attention(plain(query), *cut))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("how", [by_function, causal, by_hand], ids=lambda f: f.__name__)
 def test_queries_and_keys_may_be_as_many_as_a_launch_says(
@@ -188,7 +188,7 @@ def decoded(unit: MatrixUnit, length: int, mask: str) -> tuple[Array, Array]:
     return plain(result), attention(plain(query), shared[0], shared[1], visible)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("length", [200, 1, 256, 64])
 @pytest.mark.parametrize("mask", MASKS)
 def test_few_queries_see_parts_of_a_cache_at_once(unit: MatrixUnit, length: int, mask: str) -> None:

@@ -89,7 +89,7 @@ CASES: list[tuple[str, Function, Function, tuple[Array, ...]]] = [
 ]
 
 
-@pytest.mark.sample(18)
+@pytest.mark.sample(36)
 @pytest.mark.parametrize(
     ("ours", "theirs", "operands"),
     [case[1:] for case in CASES],
