@@ -75,8 +75,8 @@ class Plan:
         self.axes = Axes(launch)
         self._constants = {u: self._constant(u) for u in uops if u.op is Op.CONST}
         self._needed = needed(uops)
-        self._axes_of = {u: self.axes.of[u.arg] for u in self.specials if u.arg in self.axes.of}
-        """The axis of each SPECIAL and of each loop."""
+        self._axes_of = {u: self.axes.of.get(u.arg) for u in self.specials}
+        """The axis of each SPECIAL and of each loop; None for those that have one step at a time."""
         self._steps = self._block(nest_of(name, uops))
 
     def frame(self, most_values: int, groups: Sequence[int]) -> Frame:
@@ -171,9 +171,9 @@ class Plan:
     # --- loops
 
     def _loop(self, loop: Loop) -> Step:
-        counter, most = loop.counter, 1 if loop.folds is None else None
+        counter, is_axis = loop.counter, loop.folds is not None
         kind = to_numpy_dtype(counter.dtype)
-        self._axes_of[counter] = STEPS_AXIS
+        self._axes_of[counter] = STEPS_AXIS if is_axis else None
         body = self._block(loop)
 
         def run(frame: Frame) -> None:
@@ -181,7 +181,7 @@ class Plan:
             ends = values[counter.src[0]]
             if (end := int(ends.max())) <= 0:
                 return
-            for (span,) in boxes([end], most or frame.at_once):
+            for (span,) in boxes([end], frame.at_once if is_axis else 1):
                 if ends.size > 1:
                     inside = both(outer, ends > span[0])
                     if not inside.any():

@@ -122,6 +122,18 @@ def test_a_sum_over_two_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.tolist() == (numbers(60).reshape(3, 4, 5) * numbers(5)).sum((1, 2)).tolist()
 
 
+def test_a_sum_down_the_columns_of_a_matrix() -> None:
+    """The counter of the inner loop, whose steps are done at once, comes first in the address."""
+    j, k, total = counter(4, 1), counter(5, 2), at(register(), 0)
+    add = store(total, load(total) + load(at(buffer(1, 20), k * 4 + j)))
+    last = store(at(buffer(0, 1), 0), load(total))
+    uops = (*linear(store(total, ZERO), j, k, add), end(k, add), end(j, add), *linear(last))
+    out = zeros(1)
+    run(uops, [out, numbers(20)])
+
+    assert out.tolist() == [sum(range(20))]
+
+
 def greatest_sum() -> tuple[UOp, ...]:
     """The greatest row sum, and the last row sum, which stays in the register."""
     j, k = counter(4, 1), counter(5, 2)
