@@ -115,11 +115,12 @@ def begin_anew() -> None:
 
 def renew_properties() -> None:
     """Release the locks of cached properties in a forked child: before Python 3.12 each has one."""
-    for name, module in list(sys.modules.items()):
-        for kind in list(vars(module).values()) if name.startswith("tiny") else ():
-            for made in list(vars(kind).values()) if isinstance(kind, type) else ():
-                if isinstance(made, cached_property):
-                    vars(made)["lock"]._at_fork_reinit()
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("tiny")]
+    found = [kind for module in modules for kind in list(getattr(module, "__dict__", {}).values())]
+    for kind in {kind for kind in found if isinstance(kind, type)}:  # each module imports many
+        for made in list(vars(kind).values()):
+            if isinstance(made, cached_property):
+                vars(made)["lock"]._at_fork_reinit()
 
 
 if sys.version_info < (3, 12):

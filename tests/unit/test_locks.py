@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 import tinycore
-from tinycore._locks import lock, recursive_lock
+from tinycore._locks import lock, recursive_lock, renew_properties
 
 CORE = Path(tinycore.__file__).parent
 PLUGINS = CORE.parent / "plugins"
@@ -137,3 +139,24 @@ def test_a_child_reads_a_cached_property_that_another_thread_computes(
     end.set()
     thread.join()
     assert os.waitpid(child, 0) == (child, 0)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="no lock in a cached property")
+def test_properties_are_renewed_once_whatever_stands_for_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A module is imported by many, and sys.modules may have None or an object under a name."""
+    renewed = []
+    made = cached_property(lambda self: 1)
+    vars(made)["lock"] = SimpleNamespace(_at_fork_reinit=lambda: renewed.append(made))
+    kind = type("Kind", (), {"made": made})
+    for name in ("tiny_one", "tiny_two"):
+        module = ModuleType(name)
+        module.kind = kind  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "tiny_absent", None)
+    monkeypatch.setitem(sys.modules, "tiny_number", 5)
+
+    renew_properties()
+
+    assert renewed == [made]
