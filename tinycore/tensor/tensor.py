@@ -19,6 +19,7 @@ from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
 from tinycore.tensor.interop.foreign_names import DEVICE_METHODS, OF_TENSOR, ForeignName, public
 from tinycore.tensor.methods.multi import Multi
+from tinycore.tensor.methods.templates import templates
 from tinycore.uop.shape import DeviceLike
 
 OLDER_NAMES: Final = {"lazydata": "uop"}
@@ -38,6 +39,15 @@ class TensorType(type):
     @training.setter
     def training(cls, value: bool) -> None:
         settings.TRAINING = value
+
+    def __setattr__(cls, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name != "training":  # templates were traced through the former methods
+            templates.clear()
+
+    def __delattr__(cls, name: str) -> None:
+        super().__delattr__(name)
+        templates.clear()
 
     def __dir__(cls) -> list[str]:
         return public(super().__dir__(), HIDDEN)

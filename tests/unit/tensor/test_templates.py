@@ -73,7 +73,7 @@ def test_a_convolution_has_a_template(named: dict[str, Any]) -> None:
                 found = x.conv2d(*given, **named).uop
                 assert found is unwrap(Tensor.conv2d)(x, *given, **named).uop
                 assert found.shape == shape_of(found)
-    assert any(isinstance(found, Template) for key, found in templates.items() if key[3] == x.shape)
+    assert any(isinstance(found, Template) for key, found in templates.items() if x.shape in key)
 
 
 def test_operands_that_are_one_have_their_own_template() -> None:

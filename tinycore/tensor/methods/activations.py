@@ -83,7 +83,9 @@ class Activations(Special):
         """
         return self * self.sigmoid()
 
-    swish = silu
+    def swish(self) -> Self:
+        """a * sigmoid(a), by its older name."""
+        return self.silu()
 
     @templated
     @in_wide_float

@@ -136,7 +136,8 @@ class Elementwise(Operands):
             return self.alu(Op.MAX, self.neg())
         return (self < 0).where(-self, self.eq(0).where(0, self))
 
-    __abs__ = abs
+    def __abs__(self) -> Self:
+        return self.abs()
 
     def reciprocal(self) -> Self:
         """1 / a as a float."""
@@ -335,8 +336,11 @@ class Elementwise(Operands):
 
     # --- operators
 
-    __neg__ = neg
-    __invert__ = bitwise_not
+    def __neg__(self) -> Self:
+        return self.neg()
+
+    def __invert__(self) -> Self:
+        return self.bitwise_not()
 
     __add__, __radd__ = operators(add)
     __sub__, __rsub__ = operators(sub)

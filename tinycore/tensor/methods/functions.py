@@ -161,7 +161,9 @@ class Functions(Elementwise):
             return (self | limit.isnan()).where(limit, x)
         return self.where(x._limit(op, limit), x)
 
-    clip = clamp
+    def clip(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
+        """`clamp` by the name NumPy gives it."""
+        return self.clamp(min_, max_)
 
     def lerp(self, end: Self, weight: Self | Scalar) -> Self:
         """a + (end - a) * weight, as floats; from the end for weights of 1/2 and more.

@@ -188,13 +188,20 @@ def operators(
 ) -> tuple[
     Callable[[AnyTensor, Other_contra], AnyTensor], Callable[[AnyTensor, Other_contra], AnyTensor]
 ]:
-    """A method as the operator between its operands, and as the one of its right operand."""
+    """A method as the operator between its operands, and as the one of its right operand; both
+    call what overrides it.
+    """
+    name = method.__name__
+
+    @wraps(method)
+    def called(x: AnyTensor, other: Other_contra) -> AnyTensor:
+        return getattr(x, name)(other)  # type: ignore[no-any-return]
 
     @wraps(method)
     def swapped(x: AnyTensor, other: Other_contra) -> AnyTensor:
-        return method(x, other, True)
+        return getattr(x, name)(other, True)  # type: ignore[no-any-return]
 
-    return method, swapped
+    return called, swapped
 
 
 def no_bools(name: str, dtype: DType) -> None:

@@ -60,8 +60,10 @@ class Template(NamedTuple):
     device: DeviceLike
     result: int | tuple[int, ...]
     """The number of the result, or of each of several."""
+    kinds: tuple[type[Core], ...]
+    """The class of each result."""
 
-    def over(self, operands: Sequence[UOp], tensor: Callable[[UOp], Any]) -> Any:
+    def over(self, operands: Sequence[UOp]) -> Any:
         """The results for some operands, as tensors."""
         made = [*operands, *self.constants]
         device, living = self.device, nodes.get
@@ -75,10 +77,10 @@ class Template(NamedTuple):
                 node = new(key, argument)
                 node._shape, node._device = shape, device
             made.append(node)
-        result = self.result
+        result, kinds = self.result, self.kinds
         if isinstance(result, int):
-            return tensor(made[result])
-        return tuple([tensor(made[number]) for number in result])
+            return kinds[0]._from_node(made[result])
+        return tuple([k._from_node(made[n]) for k, n in zip(kinds, result, strict=True)])
 
 
 class Untraced:
@@ -104,12 +106,12 @@ def templated(
     def call(self: T, /, *given: P.args, **named: P.kwargs) -> Result:
         operands = [self.uop]
         what = (method, *named) if named else method  # "axis", 0 is not axis=0
-        words = call_key(what, operands, (*given, *named.values()) if named else given)
+        words = call_key(what, type(self), operands, (*given, *named.values()) if named else given)
         if words is None:
             return method(self, *given, **named)
         found = templates.find(words)
         if type(found) is Template:
-            return found.over(operands, self._from_node)  # type: ignore[no-any-return]
+            return found.over(operands)  # type: ignore[no-any-return]
         if found is None:
             templates.keep(words, SEEN)
         elif found is SEEN:
@@ -121,14 +123,14 @@ def templated(
 
 
 def call_key(
-    method: object, operands: list[UOp], given: Iterable[object]
+    method: object, own: type[Core], operands: list[UOp], given: Iterable[object]
 ) -> tuple[object, ...] | None:
     """The key of a call, whose operands are completed by that. None for one without templates."""
     first = operands[0]
     device, shape = first.device, first.shape
-    if type(device) is not str or not are_ints(shape) or settings.IMAGE:
+    if type(device) is not str or not are_ints(shape) or settings.IMAGE or own.__dictoffset__:
         return None  # which operands of products are images depends on how they were made
-    words = [method, device, first.dtype, shape, *defaults_beside(first.dtype)]
+    words = [method, own, device, first.dtype, shape, *defaults_beside(first.dtype)]
     for value in given:
         kind = type(value)
         if kind in PLAIN:
@@ -136,10 +138,10 @@ def call_key(
         elif isinstance(value, Core):
             node = value.uop
             shape = node.shape
-            if node.device != device or not are_ints(shape):
-                return None
+            if node.device != device or not are_ints(shape) or kind.__dictoffset__:
+                return None  # a tensor with attributes may have methods of its own
             operands.append(node)
-            words += operands.index(node), node.dtype, shape, *defaults_beside(node.dtype)
+            words += kind, operands.index(node), node.dtype, shape, *defaults_beside(node.dtype)
         elif isinstance(value, float):
             words += kind, value.hex()  # 0.0 and -0.0 are equal keys
         elif isinstance(value, (tuple, list)) and are_ints(value):
@@ -164,13 +166,17 @@ def trace(
     if any(0 in node.shape for node in operands):
         return None
     stand_ins = {n: graph.new_buffer(n.shape, n.dtype, n.device) for n in operands}
-    tensors = {node: given[0]._from_node(leaf) for node, leaf in stand_ins.items()}
+    placeholders: dict[object, Core] = {}
 
     def placed(value: Any) -> Any:
-        return tensors[value.uop] if isinstance(value, Core) else value
+        if not isinstance(value, Core):
+            return value
+        placeholder = value._from_node(stand_ins[value.uop])
+        return placeholders.setdefault((type(value), value.uop), placeholder)
 
     found = method(*map(placed, given), **{k: placed(value) for k, value in named.items()})
-    roots = [tensor.uop for tensor in (found if isinstance(found, tuple) else (found,))]
+    tensors = found if isinstance(found, tuple) else (found,)
+    roots = [tensor.uop for tensor in tensors]
     shown = [base_of_view(node) for node in (*roots, *stand_ins.values())]
     if len({*shown}) < len(shown):
         return None  # a view, which would show writes
@@ -192,7 +198,8 @@ def trace(
     steps = [node_step(node, numbers) for node in made]
     results = tuple([numbers[root] for root in roots])
     result = results if isinstance(found, tuple) else results[0]
-    return Template(tuple(constants), tuple(steps), operands[0].device, result)
+    kinds = tuple(map(type, tensors))
+    return Template(tuple(constants), tuple(steps), operands[0].device, result, kinds)
 
 
 def is_refused(node: UOp) -> bool:
