@@ -166,13 +166,9 @@ def trace(
     if any(0 in node.shape for node in operands):
         return None
     stand_ins = {n: graph.new_buffer(n.shape, n.dtype, n.device) for n in operands}
-    placeholders: dict[object, Core] = {}
 
     def placed(value: Any) -> Any:
-        if not isinstance(value, Core):
-            return value
-        placeholder = value._from_node(stand_ins[value.uop])
-        return placeholders.setdefault((type(value), value.uop), placeholder)
+        return value._from_node(stand_ins[value.uop]) if isinstance(value, Core) else value
 
     found = method(*map(placed, given), **{k: placed(value) for k, value in named.items()})
     tensors = found if isinstance(found, tuple) else (found,)
