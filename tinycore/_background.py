@@ -49,10 +49,16 @@ def start(work: Callable[[], object]) -> bool:
         atexit.unregister(finish)
         atexit.register(finish)  # before what was registered earlier, such as the close of devices
     at_work.append(end)
-    try:
-        _thread.start_new_thread(run, ())
-    except (RuntimeError, MemoryError):
+    if not (is_started := started(run)):
         at_work.remove(end)
+    return is_started
+
+
+def started(work: Callable[[], object]) -> bool:
+    """Start a thread, which nobody waits for. Returns False where none can be started."""
+    try:
+        _thread.start_new_thread(work, ())
+    except (RuntimeError, MemoryError):
         return False
     return True
 
@@ -71,15 +77,8 @@ class Crew:
     def __init__(self, count: int) -> None:
         self.jobs: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self.started = 0
-        while self.started < count and self._start():
+        while self.started < count and started(self._work):
             self.started += 1
-
-    def _start(self) -> bool:
-        try:
-            _thread.start_new_thread(self._work, ())
-        except (RuntimeError, MemoryError):
-            return False
-        return True
 
     def _work(self) -> None:
         while True:

@@ -116,11 +116,11 @@ def begin_anew() -> None:
 def renew_properties() -> None:
     """Release the locks of cached properties in a forked child: before Python 3.12 each has one."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("tiny")]
-    found = [kind for module in modules for kind in list(getattr(module, "__dict__", {}).values())]
-    for kind in {kind for kind in found if isinstance(kind, type)}:  # each module imports many
-        for made in list(vars(kind).values()):
-            if isinstance(made, cached_property):
-                vars(made)["lock"]._at_fork_reinit()
+    found = [value for m in modules for value in list(getattr(m, "__dict__", {}).values())]
+    kinds = {value for value in found if isinstance(value, type)}  # each module imports many
+    for made in [value for kind in kinds for value in list(vars(kind).values())]:
+        if isinstance(made, cached_property):
+            vars(made)["lock"]._at_fork_reinit()
 
 
 if sys.version_info < (3, 12):

@@ -1,6 +1,6 @@
 """Progress of long work on a terminal: what it is, and for how long. Nothing goes into pipes.
 
-Floor 0. Imports nothing of tinycore. A thread of C waits for the end of the work, and writes a line
+Floor 0. Imports `_background`. A thread of C waits for the end of the work, and writes a line
 after a second, so work that is over sooner costs the start of a thread, on a terminal alone.
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
 from typing import TypeVar
+
+from tinycore._background import started
 
 T = TypeVar("T")
 SILENT_SECONDS = 1.0
@@ -41,7 +42,7 @@ def telling(what: Callable[[float], str]) -> Iterator[None]:
                 write(f"tinycore: {what(time.monotonic() - began)}")
 
     try:
-        start_new_thread(tell, ())
+        started(tell)
         yield
     finally:
         ended.put(None)

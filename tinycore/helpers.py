@@ -122,8 +122,9 @@ def getenv(name: str, default: Default = 0) -> Default:  # type: ignore[assignme
     try:
         return type(default)(found)
     except ValueError as error:
-        kind = type(default).__name__
-        raise SettingError(f"{name}={found} is not understood; allowed is any {kind}.") from error
+        raise SettingError(
+            f"{name}={found} is not understood; allowed is any {type(default).__name__}."
+        ) from error
 
 
 def ContextVar(key: str, default_value: Any) -> Setting[Any]:  # noqa: N802  a class in tinygrad
@@ -203,8 +204,8 @@ class Profiling(ContextDecorator):
             self._profile.disable()
             if self.fn is not None:
                 self._profile.dump_stats(self.fn)
-            found = pstats.Stats(self._profile).strip_dirs()
-            found.sort_stats(self.sort).print_stats(self.frac)
+            found = pstats.Stats(self._profile).strip_dirs().sort_stats(self.sort)
+            found.print_stats(self.frac)
 
 
 def profile_marker(name: str) -> None:
@@ -364,11 +365,14 @@ def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
     """A server's answer, read with a progress bar on a terminal."""
     from tqdm import tqdm  # noqa: PLC0415  see __getattr__
 
-    name = url.rpartition("/")[2] or url
-    bar: AbstractContextManager[Any] = tqdm.wrapattr(
-        answer, "read", getattr(answer, "length", None), desc=name, disable=None, leave=False
+    return tqdm.wrapattr(  # type: ignore[no-any-return]
+        answer,
+        "read",
+        getattr(answer, "length", None),
+        desc=url.rpartition("/")[2] or url,
+        disable=None,
+        leave=False,
     )
-    return bar
 
 
 @dataclass(eq=False)

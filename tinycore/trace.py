@@ -53,7 +53,7 @@ class Trace:
 
     def __call__(self, line: str, body: str = "") -> None:
         """Print one line, then `body` as it is; nothing when the channel is off."""
-        if not self.on:
+        if not (self.on and sys.stderr):  # a program may have none
             return
         parts = [f"{self.colored(f'{self.channel:<8}', 'cyan')} {line}\n"]
         if body:
@@ -102,7 +102,9 @@ def colored(
 
     Also unchanged when `stream` (stdout unless told) is no terminal, or NO_COLOR is set.
     """
-    if color is None or not _shows_colors(sys.stdout if stream is None else stream):
+    stream = stream or sys.stdout
+    is_plain = settings.NO_COLOR or environment("TERM") == "dumb"
+    if color is None or is_plain or not (stream and stream.isatty()):
         return text
     code = 30 + _COLORS.index(color.lower()) + (60 if color.isupper() else 0)
     return f"\x1b[{code + (10 if background else 0)}m{text}\x1b[0m"
@@ -116,7 +118,3 @@ def ansistrip(text: str) -> str:
 def ansilen(text: str) -> int:
     """Width of `text` in columns, color codes apart."""
     return len(ansistrip(text))
-
-
-def _shows_colors(stream: TextIO) -> bool:
-    return not settings.NO_COLOR and stream.isatty() and environment("TERM") != "dumb"

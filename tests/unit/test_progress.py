@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import io
 import sys
 import time
@@ -104,3 +105,13 @@ def test_a_program_without_standard_error_runs(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stderr", None)
 
     assert list(progress([1], "counting", 1)) == [1]
+
+
+def test_work_is_done_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    opened(monkeypatch)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+
+    assert list(progress("ab", "reading letters", 2)) == ["a", "b"]

@@ -1,6 +1,7 @@
 """Trace channels: which are on, what a line looks like, and colors."""
 
 import io
+import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
@@ -151,3 +152,9 @@ def test_a_pipe_gets_no_colors() -> None:
 def test_columns_are_counted_without_color_codes() -> None:
     assert ansilen("\x1b[32mabc\x1b[0m") == 3
     assert ansistrip("\x1b[1;32mabc\x1b[0m") == "abc"
+
+
+def test_nothing_is_printed_where_standard_error_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with Context(NO_COLOR=False, TRACE="run"):
+        Trace("run")("a line")

@@ -12,6 +12,7 @@ import warnings
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -120,10 +121,10 @@ class CandidateRunner:
             finally:
                 free.put(worker)
 
-        if not self.workers:
-            return [*map(build, plans)]
-        with ThreadPoolExecutor(len(self.workers)) as threads:
+        # no thread can be started, or there is no worker to wait for
+        with suppress(RuntimeError, ValueError), ThreadPoolExecutor(len(self.workers)) as threads:
             return list(threads.map(build, plans))
+        return [*map(build, plans)]
 
     def build(self, plan: Plan, worker: WorkerProcess | None) -> Binary:
         """A plan compiled by a worker, or here."""

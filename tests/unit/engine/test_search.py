@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.engine import candidate_runner, plan_cache
 from tinycore.engine.candidate_runner import (
     CandidateLost,
+    CandidateRunner,
     candidate_runner_for,
     new_worker,
 )
@@ -139,6 +141,20 @@ def test_arena_in_this_process_is_told_of(monkeypatch: pytest.MonkeyPatch) -> No
     (binary,) = found.build_all([()])
     assert not isinstance(binary, CandidateLost)
     assert found.set_reference(binary) > 0
+
+
+def test_candidates_are_compiled_where_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    device = Device["PYTHON"]
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    runner = CandidateRunner(product(), device, device.toolchain, [new_worker(("-c", ""))])
+    monkeypatch.setattr(runner, "build", lambda plan, worker: (plan, worker))
+
+    assert runner.build_all([(), ()]) == [((), runner.workers[0])] * 2
 
 
 # --- what it remembers
