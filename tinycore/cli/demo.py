@@ -103,7 +103,9 @@ def run(arguments: argparse.Namespace) -> int:
     first, last = _train(model, images, labels.int(), arguments.steps, arguments.batch)
     seconds = time.perf_counter() - start
     print(f"{arguments.steps} steps in {seconds:.1f} s, loss {first:.3f} -> {last:.3f}")
-    said, true = _classify(model, held_out), truth.numpy()
+    parts = held_out.split(EVALUATED_AT_ONCE)
+    said = numpy.concatenate([model(part).argmax(1).numpy() for part in parts])
+    true = truth.numpy()
     right = int((said == true).sum())
     print(f"held-out accuracy {right / len(true):.2%}: {right} of {len(true)} right\n")
     _show(held_out.numpy()[:, 0], said, true)
@@ -134,15 +136,6 @@ def _train(
             losses.append(float(step().item()))
             progress.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
     return losses[0], losses[-1]
-
-
-def _classify(
-    model: DigitNet, held_out: Tensor
-) -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
-    """The digit the network sees in each held-out image."""
-    parts = held_out.split(EVALUATED_AT_ONCE)
-    said = [model(images).argmax(1).numpy() for images in parts]
-    return numpy.concatenate(said).astype(numpy.int64)
 
 
 def _show(images: numpy.ndarray, said: numpy.ndarray, truth: numpy.ndarray) -> None:

@@ -108,9 +108,8 @@ def conclusion(found: Survey) -> str:
     """The device that is used, and who chose it; or why there is none."""
     if not found.default:
         return found.objection
-    if settings.DEV:
-        return f"* {found.default} is used, as DEV={settings.DEV} says"
-    return f"* {found.default} is used unless DEV names another"
+    why = f", as DEV={settings.DEV} says" if settings.DEV else " unless DEV names another"
+    return f"* {found.default} is used{why}"
 
 
 def computing_on(name: str) -> str:
@@ -153,21 +152,16 @@ def stream_survey() -> int:
             if (claim := Device.plugins.find(name)) is not None:
                 claim.check()
                 claim.interface_states()
-        _open_default()
+        with suppress(TinycoreError):  # open the first candidate that can be
+            for name in Device.candidates():
+                _tell({"asking": name})
+                with suppress(CompilerUnavailable, DeviceUnavailable):
+                    Device[name].toolchain  # noqa: B018  a device without a compiler is no use
+                    break
         _tell(vars(survey_here()))
     except TinycoreError as error:
         _tell({"error": str(error)})
     return 0
-
-
-def _open_default() -> None:
-    """Open the first candidate that can be, saying which one is tried; errors come up again."""
-    with suppress(TinycoreError):
-        for name in Device.candidates():
-            _tell({"asking": name})
-            with suppress(CompilerUnavailable, DeviceUnavailable):
-                Device[name].toolchain  # noqa: B018  a device without a compiler is no use
-                return
 
 
 def _tell(row: Row) -> None:

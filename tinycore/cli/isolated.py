@@ -9,8 +9,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from _thread import start_new_thread
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
@@ -25,6 +27,9 @@ Row = dict[str, Any]
 
 PACKAGE_ROOT: Final = Path(__file__).parents[2]
 """Folder of this package, so that the subprocess finds it in any working directory."""
+
+LAST_SECONDS: Final = 0.5
+"""Time for what a process has printed to be read after its end."""
 
 FIXES: Final = {
     "SIGSEGV": "the driver or its compiler touched memory that is not its own: update it",
@@ -99,6 +104,7 @@ def _rows(process: subprocess.Popen[str], seconds: float) -> Generator[Row, None
     lines: Queue[str | None] = Queue()
     try:
         start_new_thread(_pass_on, (process.stdout, lines))
+        start_new_thread(_end, (process, lines))
     except RuntimeError as error:
         raise OSError(f"no thread can be started: {error}") from error
     try:
@@ -117,10 +123,17 @@ def _pass_on(stream: IO[str], lines: Queue[str | None]) -> None:
     lines.put(None)
 
 
+def _end(process: subprocess.Popen[str], lines: Queue[str | None]) -> None:
+    """Put the end when a process ended, though a child of it may still have its output."""
+    process.wait()
+    time.sleep(LAST_SECONDS)
+    lines.put(None)
+
+
 def _object(line: str) -> Row | None:
     """The object on a line; None for other lines, which a driver may print."""
-    try:
-        found = json.loads(line) if line.startswith("{") else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+    with suppress(ValueError):
+        if line.startswith("{"):
+            row: Row = json.loads(line)
+            return row
+    return None

@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from tinycore import __version__
@@ -70,13 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ntinycore: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    except OSError as error:
+        with suppress(OSError):
+            sys.stdout.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what cannot be written
+        # where the pipe is broken, the reader of our output, such as `head`, has seen enough
+        return 1 if isinstance(error, BrokenPipeError) else _explained(error)
     return status
 
 
-def _explained(error: TinycoreError) -> int:
+def _explained(error: Exception) -> int:
     if settings.DEBUG:
         raise error
     print(f"tinycore: {error}", file=sys.stderr)

@@ -37,7 +37,8 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=".tinycore-export-", dir=folder) as name:
         new = Path(name)
         yield new
-        digests = {place.relative_to(new).as_posix(): digest(place) for place in files_in(new)}
+        files = sorted(place for place in new.rglob("*") if place.is_file())
+        digests = {place.relative_to(new).as_posix(): digest(place) for place in files}
         verify_untouched(folder, owned, [*digests, LIST])
         (new / LIST).write_text(json.dumps(digests, indent=1) + "\n", "utf-8")
         for place in owned.keys() - digests.keys():
@@ -45,11 +46,6 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         for place in [*digests, LIST]:
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
             os.replace(new / place, folder / place)
-
-
-def files_in(folder: Path) -> list[Path]:
-    """The files below a folder."""
-    return sorted(place for place in folder.rglob("*") if place.is_file())
 
 
 def digest(place: Path) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from tinycore import Context, Device
 from tinycore.cli import devices, doctor
-from tinycore.cli.isolated import Ended
+from tinycore.cli.isolated import Ended, run_isolated
 from tinycore.cli.main import main
 from tinycore.device.hooks import hooks
 
@@ -218,3 +219,25 @@ def test_a_check_that_raises_what_is_no_exception_has_failed() -> None:
 
     assert not row["passed"]
     assert "SystemExit" in row["detail"]
+
+
+@pytest.mark.slow
+def test_a_child_that_a_plugin_leaves_is_not_waited_for() -> None:
+    """It has the output of the process that asked, which would end with it."""
+    script = "import os, time; print('{}', flush=True); os.fork() or time.sleep(40)"
+    began = time.monotonic()
+
+    row, ended = run_isolated(["timeit", "-n", "1", "-r", "1", script], 60.0)
+
+    assert (row, getattr(ended, "status", None)) == ({}, 0)
+    assert time.monotonic() - began < 30
+
+
+def test_nothing_is_awaited_after_a_check_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(*arguments: Any) -> Iterator[Any]:
+        yield {"what": "open", "passed": False, "detail": "", "seconds": 0.0}
+        pytest.fail("a thread of the plugin keeps the process")
+
+    monkeypatch.setattr(doctor, "run_isolated", rows)
+
+    assert [row["what"] for row in doctor.checked_apart("TOY", 1.0)] == ["open"]

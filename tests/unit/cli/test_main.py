@@ -212,3 +212,17 @@ def test_demo_never_takes_another_device(capsys: pytest.CaptureFixture[str]) -> 
         assert main(["demo"]) == 1
 
     assert "no backend named 'NOPE'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+def test_output_that_cannot_be_written_is_told() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tinycore", "settings"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("tinycore: [Errno 28] No space left on device\n")
+    assert "Traceback" not in done.stderr
