@@ -480,6 +480,17 @@ OF_LISTS: Final = frozenset({"cat", "stack"})
 """Methods of several tensors, which torch and tinygrad give them in a list."""
 
 
+def renamed(method: Function) -> Function:
+    """Another name of a method, which calls what overrides that."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(x: Any, *given: Any, **named: Any) -> Any:
+        return getattr(x, name)(*given, **named)
+
+    return call  # type: ignore[return-value]
+
+
 def one_by_one(name: str, given: Given, named: Named) -> Arguments:
     """The tensors of lists as arguments; after a list an int is the axis, as in torch.
 

@@ -13,6 +13,7 @@ from tinycore.errors import ArgumentError
 from tinycore.tensor.methods.functions import in_wide_float
 from tinycore.tensor.methods.special import Special
 from tinycore.tensor.methods.templates import templated
+from tinycore.tensor.signatures import renamed
 from tinycore.uop.node import UOp
 
 
@@ -83,9 +84,7 @@ class Activations(Special):
         """
         return self * self.sigmoid()
 
-    def swish(self) -> Self:
-        """a * sigmoid(a), by its older name."""
-        return self.silu()
+    swish = renamed(silu)
 
     @templated
     @in_wide_float

@@ -18,6 +18,7 @@ from tinycore.tensor.checks import NUMBER_TYPES
 from tinycore.tensor.interop.ufuncs import applied, called
 from tinycore.tensor.methods.operands import COMPARED, Operands, no_bools, operators
 from tinycore.tensor.methods.remainder import floor_quotient, remainder
+from tinycore.tensor.signatures import renamed
 from tinycore.uop.op import SHIFTS, Op
 
 
@@ -136,8 +137,7 @@ class Elementwise(Operands):
             return self.alu(Op.MAX, self.neg())
         return (self < 0).where(-self, self.eq(0).where(0, self))
 
-    def __abs__(self) -> Self:
-        return self.abs()
+    __abs__ = renamed(abs)
 
     def reciprocal(self) -> Self:
         """1 / a as a float."""
@@ -336,11 +336,8 @@ class Elementwise(Operands):
 
     # --- operators
 
-    def __neg__(self) -> Self:
-        return self.neg()
-
-    def __invert__(self) -> Self:
-        return self.bitwise_not()
+    __neg__ = renamed(neg)
+    __invert__ = renamed(bitwise_not)
 
     __add__, __radd__ = operators(add)
     __sub__, __rsub__ = operators(sub)

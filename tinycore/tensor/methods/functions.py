@@ -15,6 +15,7 @@ from tinycore.dtype import Scalar, dtypes
 from tinycore.errors import ArgumentError
 from tinycore.tensor.methods.elementwise import Elementwise
 from tinycore.tensor.methods.remainder import negative
+from tinycore.tensor.signatures import renamed
 from tinycore.uop.op import Op
 
 AnyTensor = TypeVar("AnyTensor", bound=Elementwise)
@@ -161,9 +162,7 @@ class Functions(Elementwise):
             return (self | limit.isnan()).where(limit, x)
         return self.where(x._limit(op, limit), x)
 
-    def clip(self, min_: Self | Scalar | None = None, max_: Self | Scalar | None = None) -> Self:
-        """`clamp` by the name NumPy gives it."""
-        return self.clamp(min_, max_)
+    clip = renamed(clamp)
 
     def lerp(self, end: Self, weight: Self | Scalar) -> Self:
         """a + (end - a) * weight, as floats; from the end for weights of 1/2 and more.

@@ -20,6 +20,7 @@ from tinycore.tensor.checks import (
     spread,
 )
 from tinycore.tensor.core import Core
+from tinycore.tensor.signatures import renamed
 from tinycore.uop.size import quotient, same_number
 
 
@@ -59,13 +60,7 @@ class Movement(Core):
             node = graph.shrink(graph.reshape(node, (total,)), [(0, count)])
         return self._as_view(graph.reshape(node, tuple(sizes)))
 
-    def view(self, *shape: Ints | None) -> Self:
-        """`reshape` by the name torch gives it.
-
-        >>> Tensor.arange(6).view(3, 2).tolist()
-        [[0, 1], [2, 3], [4, 5]]
-        """
-        return self.reshape(*shape)
+    view = renamed(reshape)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """The axes from `start_dim` to `end_dim` inclusive merged into one.

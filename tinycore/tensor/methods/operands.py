@@ -19,6 +19,7 @@ from tinycore.tensor import graph
 from tinycore.tensor.checks import NUMBER_TYPES, broadcast_shapes, number_dtype, same_device
 from tinycore.tensor.methods.joining import Joining
 from tinycore.tensor.runtime import HostArray
+from tinycore.tensor.signatures import renamed
 from tinycore.uop.node import UOp
 from tinycore.uop.op import BOOL_ARITHMETIC, Op
 from tinycore.uop.size import Size, greatest, integer_of, smallest
@@ -188,18 +189,12 @@ def operators(
 ) -> tuple[
     Callable[[AnyTensor, Other_contra], AnyTensor], Callable[[AnyTensor, Other_contra], AnyTensor]
 ]:
-    """A method as the operator between its operands, and as the one of its right operand; both
-    call what overrides it.
-    """
-    name = method.__name__
-
-    @wraps(method)
-    def called(x: AnyTensor, other: Other_contra) -> AnyTensor:
-        return getattr(x, name)(other)  # type: ignore[no-any-return]
+    """A method as the operator between its operands, and as the one of its right operand."""
+    called = renamed(method)
 
     @wraps(method)
     def swapped(x: AnyTensor, other: Other_contra) -> AnyTensor:
-        return getattr(x, name)(other, True)  # type: ignore[no-any-return]
+        return called(x, other, True)
 
     return called, swapped
 

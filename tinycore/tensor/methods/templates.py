@@ -60,10 +60,8 @@ class Template(NamedTuple):
     device: DeviceLike
     result: int | tuple[int, ...]
     """The number of the result, or of each of several."""
-    kinds: tuple[type[Core], ...]
-    """The class of each result."""
 
-    def over(self, operands: Sequence[UOp]) -> Any:
+    def over(self, operands: Sequence[UOp], tensor: Callable[[UOp], Any]) -> Any:
         """The results for some operands, as tensors."""
         made = [*operands, *self.constants]
         device, living = self.device, nodes.get
@@ -77,10 +75,10 @@ class Template(NamedTuple):
                 node = new(key, argument)
                 node._shape, node._device = shape, device
             made.append(node)
-        result, kinds = self.result, self.kinds
+        result = self.result
         if isinstance(result, int):
-            return kinds[0]._from_node(made[result])
-        return tuple([k._from_node(made[n]) for k, n in zip(kinds, result, strict=True)])
+            return tensor(made[result])
+        return tuple([tensor(made[number]) for number in result])
 
 
 class Untraced:
@@ -111,7 +109,7 @@ def templated(
             return method(self, *given, **named)
         found = templates.find(words)
         if type(found) is Template:
-            return found.over(operands)  # type: ignore[no-any-return]
+            return found.over(operands, self._from_node)  # type: ignore[no-any-return]
         if found is None:
             templates.keep(words, SEEN)
         elif found is SEEN:
@@ -129,7 +127,9 @@ def call_key(
     first = operands[0]
     device, shape = first.device, first.shape
     if type(device) is not str or not are_ints(shape) or settings.IMAGE or own.__dictoffset__:
-        return None  # which operands of products are images depends on how they were made
+        # which operands of products are images depends on how they were made, and a tensor with
+        # attributes may have methods of its own
+        return None
     words = [method, own, device, first.dtype, shape, *defaults_beside(first.dtype)]
     for value in given:
         kind = type(value)
@@ -138,10 +138,10 @@ def call_key(
         elif isinstance(value, Core):
             node = value.uop
             shape = node.shape
-            if node.device != device or not are_ints(shape) or kind.__dictoffset__:
-                return None  # a tensor with attributes may have methods of its own
+            if node.device != device or not are_ints(shape) or kind is not own:
+                return None
             operands.append(node)
-            words += kind, operands.index(node), node.dtype, shape, *defaults_beside(node.dtype)
+            words += operands.index(node), node.dtype, shape, *defaults_beside(node.dtype)
         elif isinstance(value, float):
             words += kind, value.hex()  # 0.0 and -0.0 are equal keys
         elif isinstance(value, (tuple, list)) and are_ints(value):
@@ -166,13 +166,16 @@ def trace(
     if any(0 in node.shape for node in operands):
         return None
     stand_ins = {n: graph.new_buffer(n.shape, n.dtype, n.device) for n in operands}
+    tensors = {node: given[0]._from_node(leaf) for node, leaf in stand_ins.items()}
 
     def placed(value: Any) -> Any:
-        return value._from_node(stand_ins[value.uop]) if isinstance(value, Core) else value
+        return tensors[value.uop] if isinstance(value, Core) else value
 
     found = method(*map(placed, given), **{k: placed(value) for k, value in named.items()})
-    tensors = found if isinstance(found, tuple) else (found,)
-    roots = [tensor.uop for tensor in tensors]
+    results = found if isinstance(found, tuple) else (found,)
+    if {*map(type, results)} != {type(given[0])}:
+        return None
+    roots = [tensor.uop for tensor in results]
     shown = [base_of_view(node) for node in (*roots, *stand_ins.values())]
     if len({*shown}) < len(shown):
         return None  # a view, which would show writes
@@ -192,10 +195,9 @@ def trace(
     constants = [source for source in used if source not in varying]
     numbers |= {node: place for place, node in enumerate((*constants, *made), len(operands))}
     steps = [node_step(node, numbers) for node in made]
-    results = tuple([numbers[root] for root in roots])
-    result = results if isinstance(found, tuple) else results[0]
-    kinds = tuple(map(type, tensors))
-    return Template(tuple(constants), tuple(steps), operands[0].device, result, kinds)
+    places = tuple([numbers[root] for root in roots])
+    result = places if isinstance(found, tuple) else places[0]
+    return Template(tuple(constants), tuple(steps), operands[0].device, result)
 
 
 def is_refused(node: UOp) -> bool:
