@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 16_617,
-    "tinycore/schedule": 55_445,
+    "tinycore/schedule": 55_325,
     "tinycore/tensor": 13_644,
     "tinycore/tensor/autograd": 9_552,
     "tinycore/tensor/capture": 16_242,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 460_250
+SUM: Final = 460_130
 """The budgets of the core together."""
-FLOORS: Final = 422_842
+FLOORS: Final = 422_722
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

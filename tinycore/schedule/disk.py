@@ -10,8 +10,9 @@ See docs/floors/schedule.md.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,9 +21,8 @@ from tinycore._deferred import deferred
 from tinycore._stamp import ABOVE_TENSOR, decisive_settings, stamp, stamp_of_modules
 from tinycore.config import settings
 from tinycore.device.registry import Device
-from tinycore.dtype import dtypes
 from tinycore.errors import FileFormatError, PluginError, TinycoreError
-from tinycore.schedule.canonical import CanonicalGraph
+from tinycore.schedule.canonical import CanonicalGraph, mark
 from tinycore.schedule.items import Step
 from tinycore.schedule.kernel import Kernel
 from tinycore.schedule.limits import elsewhere, limits_of
@@ -111,7 +111,7 @@ def to_entry(canonical: CanonicalGraph, parts: Parts) -> str:
     """A schedule as text."""
     steps, memory, results, cached = parts
     given = len(canonical.memory)
-    counted = dict(zip(fresh(memory[given:]), markers(given), strict=False))
+    counted = dict(zip(fresh(memory[given:]), map(mark, itertools.count(given)), strict=False))
     nodes = [*(s.kernel for s in steps), *memory[given:], *results.values(), *cached.values()]
     everything = UOp.sink(*nodes).substitute(counted)
     numbers = {node: number for number, node in enumerate(canonical.sink.toposort())}
@@ -156,11 +156,3 @@ def fresh(memory: Sequence[UOp]) -> list[UOp]:
     """The UNIQUEs of new memory, which differ between processes."""
     below = UOp.sink(*memory).toposort()
     return [n for n in below if n.op is Op.UNIQUE and type(n.arg) is int and n.arg >= 0]
-
-
-def markers(first: int) -> Iterator[UOp]:
-    """UNIQUEs for new memory, numbered on from the parameters of the canonical graph."""
-    number = first
-    while True:
-        yield UOp(Op.UNIQUE, dtypes.void, (), -1 - number)
-        number += 1

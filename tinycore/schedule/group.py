@@ -13,16 +13,14 @@ from tinycore.schedule.dependence import KernelGroup
 from tinycore.schedule.kernel import custom_of, numel
 from tinycore.schedule.nests import KernelGroups
 from tinycore.schedule.partial_writes import is_partial
-from tinycore.schedule.storage import Storage
+from tinycore.schedule.storage import SHIFTING, Storage
 from tinycore.uop.node import UOp
-from tinycore.uop.op import MOVEMENT, Op
+from tinycore.uop.op import Op
 
 RECENT_GROUPS = 8
 """Groups with the same loops that are tried as a home for one more output."""
 MOST_BUFFERS = 24
 """Buffers that a kernel with several outputs may have; each needs an address register."""
-MOVED = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
-"""Ops that read their source at another point than the one they are read at."""
 
 
 class Refusal(Enum):
@@ -137,8 +135,8 @@ class Grouper:
         """True if every path from `source` to `node` is elementwise."""
         region = self.groups.region
         for n in region(node):
-            if source in n.src and not (n.shape == source.shape and n.op not in MOVED):
+            if source in n.src and not (n.shape == source.shape and n.op not in SHIFTING):
                 return False
-            if n is not source and n.op in MOVED and source in region(n):
+            if n is not source and n.op in SHIFTING and source in region(n):
                 return False
         return True

@@ -135,8 +135,6 @@ def fuse(state: State) -> State:
 
 def overlap(state: State) -> State:
     """Copies between devices come early, and what reads them late: kernels run meanwhile."""
-    if all(launch.ast.op is not Op.COPY for launch in state.launches):
-        return state
     return replace(state, launches=tuple(overlap_copies(state.launches, state.memory)))
 
 

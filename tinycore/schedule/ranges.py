@@ -45,7 +45,7 @@ class Moved(NamedTuple):
     """The point at which a movement op reads its source, and its validity (None: everywhere)."""
 
     point: Point
-    valid: UOp | None
+    valid: UOp | None = None
 
 
 def both(a: UOp | None, b: UOp | None) -> UOp | None:
@@ -108,33 +108,23 @@ def read_through(node: UOp, point: Point) -> Moved:
     source = node.src[0].shape
     match node.op:
         case Op.RESHAPE:
-            return Moved(reshaped(point, node.shape, source), None)
+            return Moved(reshaped(point, node.shape, source))
         case Op.EXPAND:
-            return Moved(
-                tuple([ZERO if n == 1 else p for p, n in zip(point, source, strict=True)]), None
-            )
+            inner = [ZERO if n == 1 else p for p, n in zip(point, source, strict=True)]
         case Op.PERMUTE:
-            return Moved(tuple([point[node.arg.index(axis)] for axis in range(len(source))]), None)
+            inner = [point[node.arg.index(axis)] for axis in range(len(source))]
         case Op.SHRINK:
-            return Moved(
-                tuple([p + a if a else p for p, (a, _) in zip(point, node.arg, strict=True)]), None
-            )
+            inner = [p + a if a else p for p, (a, _) in zip(point, node.arg, strict=True)]
         case Op.FLIP:
-            return Moved(
-                tuple(
-                    [
-                        (n - 1) - p if f else p
-                        for p, n, f in zip(point, source, node.arg, strict=True)
-                    ]
-                ),
-                None,
-            )
+            flips = zip(point, source, node.arg, strict=True)
+            inner = [(n - 1) - p if is_flipped else p for p, n, is_flipped in flips]
         case Op.PAD:
             return padded(node, point)
         case Op.SKEW:
             return skewed(node, point)
         case _:
             return unskewed(node, point)
+    return Moved(tuple(inner))
 
 
 def padded(node: UOp, point: Point) -> Moved:
@@ -156,7 +146,7 @@ def skewed(node: UOp, point: Point) -> Moved:
     how = node.arg
     inner = list(point)
     inner[how.axis] = point[how.axis] * how.stride + point[how.window_axis] * how.dilation
-    return Moved(tuple(inner), None)
+    return Moved(tuple(inner))
 
 
 def unskewed(node: UOp, point: Point) -> Moved:

@@ -25,7 +25,7 @@ from tinycore.schedule.collectives import (
     with_entry,
 )
 from tinycore.schedule.kernel import numel
-from tinycore.schedule.storage import is_stored
+from tinycore.schedule.storage import REARRANGING, is_stored
 from tinycore.uop.movement import axis_after, base_of, is_divisible, moved
 from tinycore.uop.node import UOp, device_node
 from tinycore.uop.op import ALU, MOVEMENT, Op, neutral_element, registers
@@ -262,7 +262,7 @@ def of_insert(node: UOp, sources: Sources) -> UOp:
         return each(node, [x, view, reshard(value, view.arg)], x.arg)
     first, *others = steps_between(node.src[1], node.src[0])
     is_box = first.op is Op.SHRINK and are_ints(first.arg[x.arg])
-    if is_box and all(step.op in UNDONE for step in others):
+    if is_box and all(step.op in REARRANGING for step in others):
         value = reshard(value, None)
         for step in reversed(others):
             value = undone(step, value)
@@ -279,10 +279,6 @@ def steps_between(view: UOp, x: UOp) -> list[UOp]:
         steps.insert(0, view)
         view = view.src[0]
     return steps
-
-
-UNDONE: Final = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
-"""Movements that another of their kind undoes."""
 
 
 def undone(step: UOp, value: UOp) -> UOp:

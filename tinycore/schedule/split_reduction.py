@@ -21,7 +21,7 @@ from tinycore.dtype import DType
 from tinycore.render.base import Limits
 from tinycore.render.chains import Sizes, refusal_by_unit, units_of
 from tinycore.schedule.collectives import narrow
-from tinycore.schedule.kernel import numel
+from tinycore.schedule.kernel import nbytes, numel
 from tinycore.schedule.limits import LAUNCH_CLOCKS, limits_of, multiplies_by_lanes, rate_of_unit
 from tinycore.schedule.storage import Storage, is_leaf, region_of, replaced
 from tinycore.uop.movement import axis_along, moved
@@ -198,15 +198,9 @@ class Reduction:
         return region_of(self.node, self.is_memory)[:-1]
 
     @cached_property
-    def read(self) -> list[int]:
-        """The elements of each memory that is read."""
-        memory = (n for n in self.below if n.op is not Op.CONST)
-        return [numel(n) for n in memory if self.is_read(n)]
-
-    @cached_property
-    def bytes_read(self) -> int:
-        """The bytes of all memory that is read."""
-        return sum(numel(n) * n.dtype.itemsize for n in self.below if self.is_read(n))
+    def operands(self) -> list[UOp]:
+        """The memory that is read."""
+        return [n for n in self.below if self.is_read(n) and n.op is not Op.CONST]
 
     @cached_property
     def reuses_operands(self) -> bool:
@@ -222,7 +216,7 @@ class Reduction:
         limits = limits_of(self.node.device)
         is_alone = multiplies_by_lanes(limits) and self.node.dtype not in limits.shuffles
         least = LEAST_BESIDE if is_alone else LEAST_AGAIN
-        return 0 < max(self.read, default=0) * least <= self.work
+        return 0 < max(map(numel, self.operands), default=0) * least <= self.work
 
     @cached_property
     def work(self) -> int:
@@ -264,7 +258,7 @@ class Reduction:
     def most_factor(self) -> int:
         """The largest useful split factor; 1 for a reduction that should stay whole."""
         results, limits = numel(self.node), limits_of(self.node.device)
-        room = (sum(self.read) or results * self.length) // (results * SMALLER)
+        room = (sum(map(numel, self.operands)) or results * self.length) // (results * SMALLER)
         by_column = limits.grid is None and self.goes_down_columns
         few = max(FEW_COLUMNS * limits.threads - 1, FEW_RESULTS) if by_column else FEW_RESULTS
         if self.length >= LONG_REDUCTION and results <= few:
@@ -310,7 +304,7 @@ class Reduction:
         """
         if not self.sizes or self.may_end_a_chain(limits):
             return 1
-        widest = max(n.dtype.itemsize for n in self.below if self.is_read(n))
+        widest = max(n.dtype.itemsize for n in self.operands)
         results, size, units = numel(self.node), self.sizes[self.axis], limits.units
         allowed = [u for u in limits.matrix if settings.ALLOW_TF32 or not u.rounds]
         is_matrix = any(u.a.itemsize == widest for u in allowed)
@@ -326,9 +320,9 @@ class Reduction:
             slower = SHARED_SUMS
         if multiplies_by_lanes(limits):
             slower = min(slower, limits.unevenness(groups))
-        saved = (slower - 1) * max(computed, self.bytes_read / rate)
-        written = 2 * results * self.node.dtype.itemsize / rate
-        if 2 * results * self.node.dtype.itemsize > limits.l2_bytes > 0:
+        saved = (slower - 1) * max(computed, sum(map(nbytes, self.operands)) / rate)
+        written = 2 * nbytes(self.node) / rate
+        if 2 * nbytes(self.node) > limits.l2_bytes > 0:
             written *= MEMORY_CLOCKS
         most = min(wanted, self.length // GROUP_TERMS, (saved - LAUNCH_CLOCKS * units) // written)
         return max((n for n in range(1, int(most) + 1) if size % n == 0), default=1)
