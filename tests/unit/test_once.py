@@ -26,8 +26,7 @@ from tinycore.engine.compile import CompiledRunner
 from tinycore.engine.run import recordings
 from tinycore.errors import OutOfMemory
 from tinycore.tensor.capture.change_sets import ChangeSet, tracking_changes
-from tinycore.tensor.storage import held_values
-from tinycore.tensor.storage.change_tracking import change_sets, undo
+from tinycore.tensor.storage.change_tracking import change_sets, scope, undo
 from tinycore.tensor.storage.writes import atomic_writes
 from tinycore.uop.size import notes, noting, sealed, seals
 
@@ -72,8 +71,8 @@ OPENED: dict[str, Opened] = {
     "a recording of launches": (capture, lambda: recordings.open),
     "a seal on the values of sizes": (sealed, lambda: seals.depth),
     "conditions on variables": (noting, lambda: notes.open),
-    "a scope of computed values": (held_values.isolated, lambda: held_values.scope.open),
     "changes of tensors": (partial(tracking_changes, ChangeSet()), lambda: dict(change_sets)),
+    "a scope of computed values": (partial(tracking_changes, ChangeSet()), lambda: scope.owner),
     "former values": (partial(atomic_writes, list), lambda: undo.logs),
 }
 """State that a capture opens, with a test whether it is open."""

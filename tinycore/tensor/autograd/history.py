@@ -44,7 +44,7 @@ from tinycore.tensor.autograd.versions import (
     lock,
     made_of,
 )
-from tinycore.tensor.storage.change_tracking import own_sets
+from tinycore.tensor.storage.change_tracking import scope
 from tinycore.tensor.storage.held_values import read_by
 from tinycore.uop.movement import base_of
 from tinycore.uop.node import Reads, UOp, is_gradient_leaf, likely_above, ordered
@@ -355,8 +355,8 @@ def check_ended(
     `nodes` are the root and those below it. `wanted` selects BUFFERs from some, and may give
     others; captures are told if it always gives the `targets`. Ends without the `mark` are none.
     """
-    sets = own_sets()
-    if not (sets or any(n.op is BUFFER and ended_at(n) for n in nodes)):
+    own = scope.owner
+    if not (own or any(n.op is BUFFER and ended_at(n) for n in nodes)):
         return  # as mostly, without a look at which of them a gradient goes to
     origins = {
         memory: still_there(memory)
@@ -365,8 +365,8 @@ def check_ended(
         for memory in sources_at(node)
         if mark <= ended_at(memory)
     }
-    for change_set in sets:
-        change_set.note_slope(origins, targets)
+    if own:
+        own.note_slope(origins, targets)
     homes = homes_at(wanted([*chain(origins, *origins.values())]))
     for node, ended in origins.items():
         if not homes.isdisjoint(homes_at(ended)):

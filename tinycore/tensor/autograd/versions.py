@@ -21,7 +21,8 @@ from typing import Final, NamedTuple, TypeVar
 from tinycore._locks import recursive_lock
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.runtime import runtime
-from tinycore.tensor.storage.held_values import escaped, scope
+from tinycore.tensor.storage.change_tracking import scope
+from tinycore.tensor.storage.held_values import escaped
 from tinycore.uop.node import Reads, UOp
 from tinycore.uop.op import Op
 

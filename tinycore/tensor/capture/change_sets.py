@@ -10,9 +10,9 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tinycore._locks import replaced
 from tinycore.device.buffer import Buffer
 from tinycore.engine.transactions import base_buffer
 from tinycore.schedule.device_memory import buffer_of
@@ -20,7 +20,8 @@ from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.gradient_sources import homes_at
 from tinycore.tensor.autograd.versions import NOBODY, Home, Homes
-from tinycore.tensor.storage.change_tracking import change_sets
+from tinycore.tensor.storage.change_tracking import change_sets, scope
+from tinycore.tensor.storage.held_values import end_in
 from tinycore.tensor.storage.storage import Storage, of_memory, storages_over
 from tinycore.uop.node import UOp, unique
 
@@ -81,7 +82,6 @@ class ChangeSet:
     """Log of the tensors that a captured function makes and changes, by id."""
 
     def __init__(self) -> None:
-        self.thread = get_ident()
         self.changed: set[int] = set()
         """Tensors that this thread has made or changed."""
         self.made: dict[int, weakref.ref[Core]] = {}
@@ -103,11 +103,6 @@ class ChangeSet:
         self.shown = frozenset(of_memory)
         """Ids of memory that storages showed before."""
 
-    @property
-    def is_own(self) -> bool:
-        """True if it is of this thread."""
-        return self.thread == get_ident()
-
     def is_old(self, tensor: object) -> bool:
         """True if a tensor was there before it began."""
         found = self.made.get(id(tensor))
@@ -119,11 +114,11 @@ class ChangeSet:
         self.made[number] = weakref.ref(tensor)
         self.graded.pop(number, None)
         self.before.pop(number, None)
-        (self.changed.add if self.is_own else self.changed.discard)(number)
+        (self.changed.add if scope.owner is self else self.changed.discard)(number)
 
     def note_change(self, tensor: Core) -> None:
         """Record a tensor that is about to change."""
-        if self.is_own:
+        if scope.owner is self:
             self.changed.add(id(tensor))
         if id(tensor) not in self.before and self.is_old(tensor):
             self.before[id(tensor)] = Before.of(tensor)
@@ -176,14 +171,21 @@ class ChangeSet:
 
 
 @contextmanager
-def tracking_changes(change_set: ChangeSet) -> Iterator[None]:
-    """Record what happens inside the block."""
+def tracking_changes(change_set: ChangeSet, ends_gradients: bool = True) -> Iterator[None]:
+    """Record what happens inside the block. Nodes hold values of its own there, which end with it:
+    a replay would not compute those from outside again.
+    """
     number = id(change_set)
     try:
-        try:  # an interrupt may come right after it is opened, or right before it is closed
-            change_sets[number] = change_set
-            yield
-        finally:
-            change_sets.pop(number, None)
+        with (
+            replaced(scope, "owner", change_set),
+            replaced(scope, "ends_gradients", ends_gradients),
+        ):
+            try:  # an interrupt may come right after it is opened, or right before it is closed
+                change_sets[number] = change_set
+                yield
+            finally:
+                change_sets.pop(number, None)
     finally:
         change_sets.pop(number, None)
+        end_in(change_set)

@@ -144,23 +144,24 @@ class Capture:
         if self.first is not None:
             finish_reads(self.written.union(given.buffers))
             held_values.end(given.nodes)  # the function may write to them, by other names
-        with naming_variables(given):
-            return self.run_recorded(function, given, walk)
+        change_set = ChangeSet()
+        with naming_variables(given, change_set):
+            return self.run_recorded(function, given, walk, change_set)
 
-    def run_recorded(self, function: Callable[..., Any], given: Arguments, walk: Walk) -> Any:
+    def run_recorded(
+        self, function: Callable[..., Any], given: Arguments, walk: Walk, change_set: ChangeSet
+    ) -> Any:
         """Run the function for a first time, or capture it; its result."""
         assert self.around is not None, "there is a function to run"
         is_first = self.first is None
         self.pattern = CallPattern.of(given)
-        change_set = ChangeSet()
         proxies = ArgumentProxies(given, are_used=not is_first)
         try:
             with (
                 capture(not is_first, proxies.buffers if self.prune else None) as recording,
                 NO_BLOCK if is_first else sealed(),
-                held_values.isolated(ends_gradients=not is_first),
                 noting() as conditions,
-                tracking_changes(change_set),
+                tracking_changes(change_set, ends_gradients=not is_first),
             ):
                 recording.written = self.written
                 run = CapturingRun(self, walk, given, proxies, change_set)

@@ -22,7 +22,7 @@ from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, ended_below, present
 from tinycore.tensor.capture.arguments import Arguments, rebuilt
-from tinycore.tensor.capture.change_sets import ChangeSet, tracking_changes
+from tinycore.tensor.capture.change_sets import ChangeSet
 from tinycore.tensor.storage.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.storage.liveness import publish, while_walking
 from tinycore.tensor.storage.realization import compute, readers
@@ -140,7 +140,7 @@ class ArgumentProxies:
 
 
 @contextmanager
-def naming_variables(given: Arguments) -> Iterator[None]:
+def naming_variables(given: Arguments, change_set: ChangeSet) -> Iterator[None]:
     """Inside, tensors show bound variables under the names that a captured function sees.
 
     Names that tell nothing of the numbers, so that captured launches serve all, and no variable
@@ -150,28 +150,27 @@ def naming_variables(given: Arguments) -> Iterator[None]:
     if naming is None:
         yield
         return
-    change_set = ChangeSet()
-    with tracking_changes(change_set):
-        try:
-            for argument in given.tensors:
-                argument._become(given.named(argument.uop))
-            yield
-        finally:
-            name_back(naming, change_set)
+    try:
+        for argument in given.tensors:
+            argument._become(given.named(argument.uop))
+        yield
+    finally:
+        name_back(naming, given, change_set)
 
 
 @while_walking
-def name_back(naming: Naming, change_set: ChangeSet) -> None:
-    """Show bound variables under their own names again, in tensors that were made or changed.
+def name_back(naming: Naming, given: Arguments, change_set: ChangeSet) -> None:
+    """Show bound variables under their own names again, in arguments and in tensors that were made
+    or changed.
 
     Other threads have other numbers under the same names.
     """
-    for tensor in change_set.touched():
+    own = [t for t in change_set.touched() if id(t) in change_set.changed]
+    for tensor in (*given.tensors, *own):
         node = tensor.uop
-        if id(tensor) in change_set.changed:
-            new = exchanging(node, naming.back)
-            if new is not node and tensor.uop is node:
-                tensor._become(new)
+        new = exchanging(node, naming.back)
+        if new is not node and tensor.uop is node:
+            tensor._become(new)
 
 
 def finish_writes(reached: Iterable[Any]) -> None:

@@ -23,9 +23,16 @@ change_sets: Final[dict[int, ChangeSet]] = {}
 """The change sets of captures in progress in all threads, by id."""
 
 
-def own_sets() -> list[ChangeSet]:
-    """The change sets of this thread."""
-    return [s for s in list(change_sets.values()) if s.is_own]
+class Scope(threading.local):
+    """The capture that a thread is in. `scope` is the one instance."""
+
+    owner: ChangeSet | None = None
+    """Its changes, which also owns the values that nodes hold in it."""
+    ends_gradients = False
+    """True if what it computes is differentiated inside: not so in the first run of a function."""
+
+
+scope: Final = Scope()
 
 
 def record_changes(tensors: Iterable[Core]) -> None:
@@ -43,19 +50,13 @@ def record_made(tensor: Core) -> None:
 
 def record_gradient(tensor: Core) -> None:
     """Record that this thread is about to give a tensor a gradient, or to take it away."""
-    for change_set in own_sets():
-        change_set.note_gradient(tensor)
-
-
-def record_bound(memory: Iterable[UOp]) -> None:
-    """Record the BUFFERs that a computation of this thread works on."""
-    for change_set in own_sets():
-        change_set.note_bound(memory)
+    if (own := scope.owner) is not None:
+        own.note_gradient(tensor)
 
 
 def changed_elsewhere() -> set[int]:
     """The ids of tensors that captures of other threads have made or changed."""
-    others = [s.changed for s in list(change_sets.values()) if not s.is_own]
+    others = [s.changed for s in list(change_sets.values()) if s is not scope.owner]
     return set().union(*others)  # at once, in C
 
 
@@ -63,7 +64,8 @@ def tensors_elsewhere() -> set[int]:
     """The ids of tensors that no value computed by this thread may enter: those of captures of
     other threads, and in a capture those that others have made since it began.
     """
-    return changed_elsewhere().union(*[{*list(s.made)} - s.changed for s in own_sets()])
+    found, own = changed_elsewhere(), scope.owner
+    return found if own is None else found.union({*list(own.made)} - own.changed)
 
 
 class UndoLog:

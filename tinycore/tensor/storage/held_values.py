@@ -8,34 +8,19 @@ that has escaped to other libraries is never relied on. See docs/decisions/0042-
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from tinycore._locks import recursive_lock, replaced
+from tinycore._locks import recursive_lock
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.graph import holding
+from tinycore.tensor.storage.change_tracking import scope
 from tinycore.uop.node import Held, Reads, UOp, held_by
 
 if TYPE_CHECKING:
     from tinycore.schedule.canonical import CanonicalGraph
-
-
-class Scope(threading.local):
-    """The owner of values that this thread reads and adds: None, or a function being captured."""
-
-    def __init__(self) -> None:
-        self.open: list[object] = []
-        self.ends_gradients = False
-        """True in a capture: what it computes is differentiated inside."""
-
-    @property
-    def innermost(self) -> object:
-        """The scope of lookups."""
-        return self.open[-1] if self.open else None
 
 
 class Changes:
@@ -44,7 +29,6 @@ class Changes:
     count = 0
 
 
-scope: Final = Scope()
 ending: Final = recursive_lock()
 """Held while values begin or end to be held: a write ends those of a run that it did not see."""
 escaped: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
@@ -53,7 +37,7 @@ escaped: Final[weakref.WeakSet[UOp]] = weakref.WeakSet()
 
 def memory_held(node: UOp) -> UOp | None:
     """The memory that a node holds in the scope of this thread."""
-    held = held_by(node, scope.innermost)
+    held = held_by(node, scope.owner)
     return None if held is None else held.memory
 
 
@@ -107,20 +91,8 @@ def mark_escaped(memory: UOp) -> None:
     end(found)
 
 
-@contextmanager
-def isolated(ends_gradients: bool = True) -> Iterator[None]:
-    """Give the block a separate scope, whose values end with it.
-
-    A replay would not recompute values from outside, and it overwrites all that it made.
-    """
-    own = object()
-    try:
-        with (
-            replaced(scope, "open", [*scope.open, own]),
-            replaced(scope, "ends_gradients", ends_gradients),
-        ):
-            yield
-    finally:
-        for node, held in holders():
-            if held.scope is own:
-                graph.set_memory(node, None)
+def end_in(owner: object) -> None:
+    """End all values that a capture owns: a replay overwrites all that it made."""
+    for node, held in holders():
+        if held.scope is owner:
+            graph.set_memory(node, None)

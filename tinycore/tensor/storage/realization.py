@@ -22,7 +22,7 @@ from tinycore.tensor.autograd.versions import BY_CALL, NOBODY, Homes
 from tinycore.tensor.core import Core
 from tinycore.tensor.runtime import runtime
 from tinycore.tensor.storage import held_values
-from tinycore.tensor.storage.change_tracking import change_sets, own_sets, record_bound
+from tinycore.tensor.storage.change_tracking import scope
 from tinycore.tensor.storage.liveness import replace_nodes, while_walking
 from tinycore.tensor.storage.storage import is_shared, waiting_storages
 from tinycore.tensor.storage.writes import show
@@ -134,14 +134,14 @@ def run_and_publish(
     memory since there were so many `changes`, the run may have read it before or after that write,
     so no node holds anything new.
     """
-    if change_sets:
-        record_bound(form.memory)
+    if (own := scope.owner) is not None:
+        own.note_bound(form.memory)
     written = memory_written(form.assigned) if form.assigned else None
     renewed: Replacements = {}
 
     def publish(computed: Realized) -> None:
         replaced, cached = computed
-        captured = held_values.scope.ends_gradients
+        captured = scope.ends_gradients
         if written:
             # a kernel that ran for one of its results has written the others, though none is read
             ran = {n.src[1] for n in replaced if n.op is Op.ASSIGN and n.src[1].op is Op.KERNEL}
@@ -182,7 +182,7 @@ def note_history(
     """Keep the graphs, for `backward`, of values that were computed but not realized by name."""
     if form.assigned:
         history.mark_done(form.assigned, replaced)
-    captured = held_values.scope.ends_gradients
+    captured = scope.ends_gradients
     ends = history.Ends(form, (*form.roots, *form.assigned))
     begun = end_anew(form, replaced, ends)
     for tensor, mark in owners.items():
@@ -208,7 +208,7 @@ def end_anew(form: CanonicalGraph, replaced: Replacements, ends: history.Ends) -
     """Record what the values that were written were computed from, and return these: a version of
     memory begins with what gradients ended at in the one before, and in captures always.
     """
-    is_all = held_values.scope.ends_gradients
+    is_all, own = scope.ends_gradients, scope.owner
     mark = BY_CALL if is_all else NOBODY
     found = {}
     for node in form.assigned:
@@ -217,10 +217,10 @@ def end_anew(form: CanonicalGraph, replaced: Replacements, ends: history.Ends) -
         if is_asked and graph.is_buffer(memory) and dtypes.is_float(node.dtype):
             found[node] = memory, ends.at(node) | mark
     for memory, origins in found.values():  # after all of them are known, as one may read another
-        for change_set in own_sets() if is_all else ():
+        if is_all and own:
             parts = buffers_below(memory)  # of which none was computed from another
             rest = origins.difference(homes_at(parts), *map(ended_at, parts))
-            change_set.origins |= {p: rest | origins & (ended_at(p) | homes_at([p])) for p in parts}
+            own.origins |= {p: rest | origins & (ended_at(p) | homes_at([p])) for p in parts}
         end_at(memory, origins)
     return found
 
@@ -247,7 +247,7 @@ def graph_read(roots: list[UOp], begun: CanonicalGraph | None = None) -> Canonic
     """
     again: set[UOp] = set()
     while True:
-        form = canonicalize(roots, held_values.scope.innermost, again, begun)
+        form = canonicalize(roots, scope.owner, again, begun)
         if not form.cached:
             return form
         viewed = stale_choices(roots, form.cached, graph.is_memory)
