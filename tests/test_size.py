@@ -35,13 +35,13 @@ BUDGETS: Final = {
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 16_617,
     "tinycore/schedule": 55_325,
-    "tinycore/tensor": 13_644,
-    "tinycore/tensor/autograd": 9_552,
-    "tinycore/tensor/capture": 16_242,
+    "tinycore/tensor": 13_651,
+    "tinycore/tensor/autograd": 9_556,
+    "tinycore/tensor/capture": 16_275,
     "tinycore/tensor/guards": 7_430,
     "tinycore/tensor/interop": 6_700,
     "tinycore/tensor/methods": 56_440,
-    "tinycore/tensor/storage": 12_390,
+    "tinycore/tensor/storage": 12_223,
     "tinycore/uop": 45_750,
     "plugins/tiny_amd": 42_099,
     "plugins/tiny_cl": 9_508,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 460_130
+SUM: Final = 460_007
 """The budgets of the core together."""
-FLOORS: Final = 422_722
+FLOORS: Final = 422_599
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -71,7 +71,7 @@ OPENED: dict[str, Opened] = {
     "a recording of launches": (capture, lambda: recordings.open),
     "a seal on the values of sizes": (sealed, lambda: seals.depth),
     "conditions on variables": (noting, lambda: notes.open),
-    "changes of tensors": (partial(tracking_changes, ChangeSet()), lambda: dict(change_sets)),
+    "changes of tensors": (partial(tracking_changes, ChangeSet()), lambda: set(change_sets)),
     "a scope of computed values": (partial(tracking_changes, ChangeSet()), lambda: scope.owner),
     "former values": (partial(atomic_writes, list), lambda: undo.logs),
 }

@@ -42,8 +42,8 @@ from tinycore.tensor.signatures import check_signatures, is_dtype_name
 from tinycore.tensor.storage.change_tracking import (
     change_sets,
     record_changes,
-    record_gradient,
     record_made,
+    scope,
     undo,
 )
 from tinycore.tensor.storage.liveness import buffers_of_parameters, tensors_shown_in, while_walking
@@ -279,8 +279,8 @@ class Core:
                 "grad: a gradient has the shape, dtype and device of its tensor: "
                 f"{traits(self)}, got {traits(value)}; reshape, cast or move it"
             )
-        if change_sets:
-            record_gradient(self)
+        if own := scope.owner:
+            own.note_gradient(self)
         self._grad = value
 
     @property

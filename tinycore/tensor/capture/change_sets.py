@@ -175,17 +175,16 @@ def tracking_changes(change_set: ChangeSet, ends_gradients: bool = True) -> Iter
     """Record what happens inside the block. Nodes hold values of its own there, which end with it:
     a replay would not compute those from outside again.
     """
-    number = id(change_set)
     try:
         with (
             replaced(scope, "owner", change_set),
             replaced(scope, "ends_gradients", ends_gradients),
         ):
             try:  # an interrupt may come right after it is opened, or right before it is closed
-                change_sets[number] = change_set
+                change_sets.add(change_set)
                 yield
             finally:
-                change_sets.pop(number, None)
+                change_sets.discard(change_set)
     finally:
-        change_sets.pop(number, None)
+        change_sets.discard(change_set)
         end_in(change_set)

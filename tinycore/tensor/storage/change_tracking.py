@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tinycore.tensor.storage.storage import Storage, View
 
 
-change_sets: Final[dict[int, ChangeSet]] = {}
-"""The change sets of captures in progress in all threads, by id."""
+change_sets: Final[set[ChangeSet]] = set()
+"""The change sets of captures in progress in all threads."""
 
 
 class Scope(threading.local):
@@ -37,26 +37,20 @@ scope: Final = Scope()
 
 def record_changes(tensors: Iterable[Core]) -> None:
     """Record that this thread is about to change the nodes of tensors."""
-    for change_set in list(change_sets.values()):
+    for change_set in list(change_sets):
         for tensor in tensors:
             change_set.note_change(tensor)
 
 
 def record_made(tensor: Core) -> None:
     """Record that this thread has made a tensor."""
-    for change_set in list(change_sets.values()):
+    for change_set in list(change_sets):
         change_set.note_made(tensor)
-
-
-def record_gradient(tensor: Core) -> None:
-    """Record that this thread is about to give a tensor a gradient, or to take it away."""
-    if (own := scope.owner) is not None:
-        own.note_gradient(tensor)
 
 
 def changed_elsewhere() -> set[int]:
     """The ids of tensors that captures of other threads have made or changed."""
-    others = [s.changed for s in list(change_sets.values()) if s is not scope.owner]
+    others = [s.changed for s in list(change_sets) if s is not scope.owner]
     return set().union(*others)  # at once, in C
 
 

@@ -16,7 +16,7 @@ from tinycore.tensor.aliases import base_of_view, buffers_below, views_below
 from tinycore.tensor.autograd import history, versions
 from tinycore.tensor.autograd.gradient_sources import origin
 from tinycore.tensor.autograd.versions import WRITTEN, home_of_value
-from tinycore.tensor.storage.change_tracking import change_sets, record_gradient, tensors_elsewhere
+from tinycore.tensor.storage.change_tracking import change_sets, scope, tensors_elsewhere
 from tinycore.tensor.storage.storage import (
     Storage,
     exchange,
@@ -106,9 +106,9 @@ def give_gradients(
     """Give tensors other gradients, and call `others`, which are functions of C: no interrupt comes
     between two of them.
     """
-    if change_sets:
+    if own := scope.owner:
         for tensor in tensors:
-            record_gradient(tensor)
+            own.note_gradient(tensor)
     former = [tensor._grad for tensor in tensors]  # whose end may run Python
     pairs = zip(tensors, gradients, strict=True)
     steps: list[Callable[[], Any]] = [partial(setattr, t, "_grad", g) for t, g in pairs]

@@ -134,7 +134,7 @@ def run_and_publish(
     memory since there were so many `changes`, the run may have read it before or after that write,
     so no node holds anything new.
     """
-    if (own := scope.owner) is not None:
+    if own := scope.owner:
         own.note_bound(form.memory)
     written = memory_written(form.assigned) if form.assigned else None
     renewed: Replacements = {}
