@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_360,
     "tinycore/render": 16_617,
-    "tinycore/schedule": 55_325,
+    "tinycore/schedule": 55_260,
     "tinycore/tensor": 13_651,
     "tinycore/tensor/autograd": 9_556,
     "tinycore/tensor/capture": 16_275,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 460_007
+SUM: Final = 459_942
 """The budgets of the core together."""
-FLOORS: Final = 422_599
+FLOORS: Final = 422_534
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

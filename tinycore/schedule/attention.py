@@ -26,7 +26,8 @@ from tinycore.dtype import dtypes
 from tinycore.schedule import explain
 from tinycore.schedule.collectives import concatenate, pad
 from tinycore.schedule.index_values import is_made_of_indices
-from tinycore.schedule.limits import loop_limits
+from tinycore.schedule.limits import device_limits
+from tinycore.schedule.operand_layout import is_narrowed
 from tinycore.schedule.product_chains import multiplies, refusal_of_chain
 from tinycore.schedule.ranges import RegionReader
 from tinycore.schedule.storage import replaced
@@ -181,8 +182,7 @@ class Choice:
     def is_rounded(self, weighing: Weighing) -> bool:
         """True if weights are rounded to a type that a unit multiplies, or not at all."""
         made = weighing.made
-        is_narrow = made.op is Op.CAST and made.dtype.itemsize < made.src[0].dtype.itemsize
-        return not is_narrow or multiplies(made.device, made.dtype)
+        return not is_narrowed(made) or multiplies(made.device, made.dtype)
 
     def tell_refusal(self) -> None:
         """Print why attention is several kernels, where it is."""
@@ -222,8 +222,9 @@ class Choice:
             return False
         if self.slopes_read:
             return not self.chains(self.slopes_read)
-        is_grid = loop_limits(self.any.made.device) is None
-        return is_grid and self.is_rounded(self.any)
+        limits = device_limits(self.any.made.device)
+        runs_loops = limits is not None and limits.grid is None
+        return not runs_loops and self.is_rounded(self.any)
 
     @property
     def is_small(self) -> bool:

@@ -16,7 +16,7 @@ from itertools import permutations
 from tinycore.schedule.access import Launch
 from tinycore.schedule.candidates import Memory
 from tinycore.schedule.kernel import numel, slot, with_slots
-from tinycore.schedule.partial_writes import is_partial, loops_over, store, store_at
+from tinycore.schedule.partial_writes import is_partial, loops_over, store
 from tinycore.schedule.ranges import ZERO, Place, Point, Reading, RegionReader, flatten
 from tinycore.uop.affine import digit_size
 from tinycore.uop.node import UOp
@@ -116,7 +116,7 @@ class Inlined(Joined, RegionReader):
                 loops = self.loops if varying(point) == varying(loops_over(node)) else ()
                 if not covers(offset, numel(node), loops):
                     return None
-                found[pointer.arg] = store_at(pointer, offset, self.read(node, point))
+                found[pointer.arg] = pointer.at(offset).store(self.read(node, point))
         return None if self.repeats else found
 
     @property

@@ -74,12 +74,6 @@ def device_limits(device: DeviceLike) -> Limits | None:
         return None  # it cannot compute here, but its kernels can be looked at
 
 
-def loop_limits(device: DeviceLike) -> Limits | None:
-    """The limits of a device that runs loops; None for one that launches grids."""
-    limits = device_limits(device)
-    return limits if limits is not None and limits.grid is None else None
-
-
 def chained_types(device: DeviceLike) -> frozenset[DType]:
     """The operand types for which a device computes chains of products."""
     limits = device_limits(device)

@@ -91,16 +91,10 @@ def store(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> UOp:
     if not is_partial(node):
         (value,) = values_of(node)
         offset = flatten(point, greatest_shape(node.shape))
-        return store_at(pointer, offset, reader.read(value, point))
+        return pointer.at(offset).store(reader.read(value, point))
     if node.src[1].op is Op.INSERT:
         return store_insert(reader, node.src[1], point, pointer)
     return store_scatter(reader, node.src[1], point, pointer)
-
-
-def store_at(pointer: UOp, offset: UOp, value: UOp) -> UOp:
-    """The STORE of a value at an offset."""
-    index = pointer.at(offset)
-    return index.store(value)
 
 
 def store_insert(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:
@@ -110,7 +104,7 @@ def store_insert(reader: RegionReader, change: UOp, point: Point, pointer: UOp) 
     while node is not memory:
         place = read_through(node, place).point
         node = node.src[0]
-    return store_at(pointer, flatten(place, memory.shape), reader.read(value, point))
+    return pointer.at(flatten(place, memory.shape)).store(reader.read(value, point))
 
 
 def store_scatter(reader: RegionReader, change: UOp, point: Point, pointer: UOp) -> UOp:

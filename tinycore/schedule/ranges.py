@@ -455,9 +455,8 @@ def store_pixel(reader: RegionReader, node: UOp, point: Point, pointer: UOp) -> 
         places = [unflatten(channel, shape) for channel in channels]
         start = channels[0]
     lanes = tuple([reader.read(value, place) for place in places])
-    index = pointer.at(start)
     pixel = UOp(Op.VECTORIZE, lanes[0].dtype.vec(PIXEL_CHANNELS), lanes)
-    return index.store(pixel)
+    return pointer.at(start).store(pixel)
 
 
 def refuse_parts(node: UOp) -> None:
