@@ -6,11 +6,31 @@ the expression that it matches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from tinycore.uop.op import Op
 
 Expression = TypeVar("Expression", bound="Operators[Any]")
+
+
+def binary(op: Op) -> Callable[[Operators[Expression], Any], Expression]:
+    """The method `op(self, other)`."""
+
+    def method(self: Operators[Expression], other: Any) -> Expression:
+        return self.alu(op, self.operand(other))
+
+    return method
+
+
+def swapped(op: Op) -> Callable[[Operators[Expression], Any], Expression]:
+    """The method `op(other, self)`."""
+
+    def method(self: Operators[Expression], other: Any) -> Expression:
+        result: Expression = self.operand(other).alu(op, self)
+        return result
+
+    return method
 
 
 class Operators(Generic[Expression]):
@@ -26,61 +46,29 @@ class Operators(Generic[Expression]):
         """`other` as an operand of an operation with this."""
         raise NotImplementedError
 
-    def swapped(self, op: Op, other: Any) -> Expression:
-        """`op(other, self)`."""
-        result: Expression = self.operand(other).alu(op, self)
-        return result
-
-    def __add__(self, other: Any) -> Expression:
-        return self.alu(Op.ADD, self.operand(other))
-
-    def __radd__(self, other: Any) -> Expression:
-        return self.swapped(Op.ADD, other)
-
-    def __sub__(self, other: Any) -> Expression:
-        return self.alu(Op.SUB, self.operand(other))
-
-    def __rsub__(self, other: Any) -> Expression:
-        return self.swapped(Op.SUB, other)
-
-    def __mul__(self, other: Any) -> Expression:
-        return self.alu(Op.MUL, self.operand(other))
-
-    def __rmul__(self, other: Any) -> Expression:
-        return self.swapped(Op.MUL, other)
-
-    def __truediv__(self, other: Any) -> Expression:
-        return self.alu(Op.FDIV, self.operand(other))
-
-    def __floordiv__(self, other: Any) -> Expression:
-        return self.alu(Op.FLOORDIV, self.operand(other))
-
-    def __mod__(self, other: Any) -> Expression:
-        return self.alu(Op.FLOORMOD, self.operand(other))
+    __add__, __radd__ = binary(Op.ADD), swapped(Op.ADD)
+    __sub__, __rsub__ = binary(Op.SUB), swapped(Op.SUB)
+    __mul__, __rmul__ = binary(Op.MUL), swapped(Op.MUL)
+    __truediv__ = binary(Op.FDIV)
+    __floordiv__ = binary(Op.FLOORDIV)
+    __mod__ = binary(Op.FLOORMOD)
+    __and__ = binary(Op.AND)
+    __or__ = binary(Op.OR)
+    __xor__ = binary(Op.XOR)
+    __lshift__ = binary(Op.SHL)
+    __rshift__ = binary(Op.SHR)
+    __lt__, __gt__ = binary(Op.CMPLT), swapped(Op.CMPLT)
+    ne = binary(Op.CMPNE)
+    """a != b as an expression; `!=` itself compares objects."""
+    eq = binary(Op.CMPEQ)
+    """a == b as an expression; `==` itself compares objects."""
+    maximum = binary(Op.MAX)
+    """The greater of two."""
+    minimum = binary(Op.MIN)
+    """The lesser of two."""
 
     def __neg__(self) -> Expression:
         return self.alu(Op.NEG)
-
-    def __and__(self, other: Any) -> Expression:
-        return self.alu(Op.AND, self.operand(other))
-
-    def __or__(self, other: Any) -> Expression:
-        return self.alu(Op.OR, self.operand(other))
-
-    def __xor__(self, other: Any) -> Expression:
-        return self.alu(Op.XOR, self.operand(other))
-
-    def __lshift__(self, other: Any) -> Expression:
-        return self.alu(Op.SHL, self.operand(other))
-
-    def __rshift__(self, other: Any) -> Expression:
-        return self.alu(Op.SHR, self.operand(other))
-
-    def __lt__(self, other: Any) -> Expression:
-        return self.alu(Op.CMPLT, self.operand(other))
-
-    def __gt__(self, other: Any) -> Expression:
-        return self.swapped(Op.CMPLT, other)
 
     def __ge__(self, other: Any) -> Expression:
         result: Expression = (self < other).logical_not()
@@ -90,22 +78,6 @@ class Operators(Generic[Expression]):
         result: Expression = (self > other).logical_not()
         return result
 
-    def ne(self, other: Any) -> Expression:
-        """a != b as an expression; `!=` itself compares objects."""
-        return self.alu(Op.CMPNE, self.operand(other))
-
-    def eq(self, other: Any) -> Expression:
-        """a == b as an expression; `==` itself compares objects."""
-        return self.alu(Op.CMPEQ, self.operand(other))
-
     def logical_not(self) -> Expression:
         """The opposite of a bool."""
         return self.ne(True)
-
-    def maximum(self, other: Any) -> Expression:
-        """The greater of two."""
-        return self.alu(Op.MAX, self.operand(other))
-
-    def minimum(self, other: Any) -> Expression:
-        """The lesser of two."""
-        return self.alu(Op.MIN, self.operand(other))

@@ -7,7 +7,9 @@ See docs/aliasing.md.
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self
+from collections.abc import Callable
+from functools import wraps
+from typing import Final, Literal, Self, TypeVar
 
 from tinycore.dtype import Scalar
 from tinycore.errors import DTypeError, ShapeError
@@ -15,6 +17,24 @@ from tinycore.tensor.storage.realize import Realization
 
 KIND_RANKS: Final = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 """Kinds of dtypes by rank: numbers are written into tensors of their kind, and of those above."""
+
+
+AnyTensor = TypeVar("AnyTensor", bound="InPlace")
+Other = TypeVar("Other")
+
+
+def in_place(
+    method: Callable[[AnyTensor, Other], AnyTensor],
+) -> Callable[[AnyTensor, Other], AnyTensor]:
+    """A method of two operands as the operator that writes its result into the first."""
+
+    name = f"{method.__name__} in place"
+
+    @wraps(method)
+    def call(x: AnyTensor, other: Other) -> AnyTensor:
+        return x._written(name, method(x, other))
+
+    return call
 
 
 class InPlace(Realization):
@@ -38,29 +58,14 @@ class InPlace(Realization):
 
     # --- operators
 
-    def __ifloordiv__(self, x: Self | Scalar) -> Self:
-        return self._written("idiv in place", self.idiv(x))
-
-    def __imod__(self, x: Self | Scalar) -> Self:
-        return self._written("mod in place", self.mod(x))
-
-    def __imatmul__(self, x: Self) -> Self:
-        return self._written("matmul in place", self.matmul(x))
-
-    def __iand__(self, x: Self | Scalar) -> Self:
-        return self._written("bitwise_and in place", self.bitwise_and(x))
-
-    def __ior__(self, x: Self | Scalar) -> Self:
-        return self._written("bitwise_or in place", self.bitwise_or(x))
-
-    def __ixor__(self, x: Self | Scalar) -> Self:
-        return self._written("bitwise_xor in place", self.bitwise_xor(x))
-
-    def __ilshift__(self, x: Self | int) -> Self:
-        return self._written("lshift in place", self.lshift(x))
-
-    def __irshift__(self, x: Self | int) -> Self:
-        return self._written("rshift in place", self.rshift(x))
+    __ifloordiv__ = in_place(Realization.idiv)
+    __imod__ = in_place(Realization.mod)
+    __imatmul__ = in_place(Realization.matmul)
+    __iand__ = in_place(Realization.bitwise_and)
+    __ior__ = in_place(Realization.bitwise_or)
+    __ixor__ = in_place(Realization.bitwise_xor)
+    __ilshift__ = in_place(Realization.lshift)
+    __irshift__ = in_place(Realization.rshift)
 
     # --- methods with an operand, named as in torch
 
