@@ -129,9 +129,6 @@ def integer_identity(i: UOp) -> UOp:
 
 
 @identities.rule(i * 0)
-@identities.rule(i & 0)
-@identities.rule(i % 1)
-@identities.rule(node(Op.MOD, i, 1))
 @identities.rule(i - i)
 @identities.rule(i ^ i)
 def integer_zero(i: UOp) -> UOp:
@@ -210,13 +207,6 @@ def divide_twice(root: UOp, i: UOp, m: Const, n: Const) -> UOp | None:
     if m.arg <= 0 or n.arg <= 0 or product > dtypes.max(m.dtype):
         return None
     return root.with_src((i, m.const_like(product)))
-
-
-@identities.rule(node(Op.IDIV, i, j))
-@identities.rule(node(Op.FLOORDIV, i, j))
-def divide_small(i: UOp, j: UOp) -> UOp | None:
-    """i // j == 0, for 0 <= i < j."""
-    return i.const_like(0) if i.vmin >= 0 and i.vmax < j.vmin else None
 
 
 @identities.rule(node(Op.MOD, i, j))

@@ -32,12 +32,6 @@ def bool_identity(p: UOp) -> UOp:
     return p
 
 
-@logic.rule(p & False)
-def and_false(p: UOp) -> UOp:
-    """p & false == false."""
-    return p.const_like(False)
-
-
 @logic.rule(p | True)
 def or_true(p: UOp) -> UOp:
     """p | true == true."""
