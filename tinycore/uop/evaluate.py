@@ -27,8 +27,8 @@ class Undefined(ArithmeticError):
 
 # --- floats: rounding to a dtype, and their bits
 
-BINARY32: Final = struct.Struct("<f")
-BINARY16: Final = struct.Struct("<e")
+NATIVE: Final = {"float64": "<d", "float32": "<f", "float16": "<e"}
+"""Formats of `struct`, by the names of types."""
 
 
 def round_to(dtype: DType, value: float) -> float:
@@ -38,11 +38,10 @@ def round_to(dtype: DType, value: float) -> float:
     """
     if dtype.name == "float64" or value != value:
         return value
-    packer = {"float32": BINARY32, "float16": BINARY16}.get(dtype.name)
-    if packer is None:
+    if (form := NATIVE.get(dtype.name)) is None:
         return round_generic(float_layout(dtype), value)
     try:
-        rounded: float = packer.unpack(packer.pack(value))[0]
+        rounded: float = struct.unpack(form, struct.pack(form, value))[0]
     except OverflowError:
         return math.copysign(math.inf, value)
     return rounded
@@ -107,9 +106,6 @@ def from_bits(bits: int, dtype: DType) -> Scalar:
     if magnitude < layout.beyond:
         return sign * layout.magnitude(magnitude)
     return sign * math.inf if layout.has_infinity else math.nan
-
-
-NATIVE: Final = {"float64": "<d", "float32": "<f", "float16": "<e"}
 
 
 FloatFunction = Callable[[float], float]
