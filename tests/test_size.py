@@ -40,9 +40,9 @@ BUDGETS: Final = {
     "tinycore/tensor/capture": 16_275,
     "tinycore/tensor/guards": 7_430,
     "tinycore/tensor/interop": 6_700,
-    "tinycore/tensor/methods": 56_440,
+    "tinycore/tensor/methods": 56_330,
     "tinycore/tensor/storage": 12_223,
-    "tinycore/uop": 45_750,
+    "tinycore/uop": 45_320,
     "plugins/tiny_amd": 42_099,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 459_942
+SUM: Final = 459_402
 """The budgets of the core together."""
-FLOORS: Final = 422_534
+FLOORS: Final = 421_994
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
