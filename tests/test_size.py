@@ -40,7 +40,7 @@ BUDGETS: Final = {
     "tinycore/tensor/capture": 16_275,
     "tinycore/tensor/guards": 7_430,
     "tinycore/tensor/interop": 6_700,
-    "tinycore/tensor/methods": 56_330,
+    "tinycore/tensor/methods": 56_390,
     "tinycore/tensor/storage": 12_223,
     "tinycore/uop": 45_320,
     "plugins/tiny_amd": 42_099,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 459_402
+SUM: Final = 459_462
 """The budgets of the core together."""
-FLOORS: Final = 421_994
+FLOORS: Final = 422_054
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

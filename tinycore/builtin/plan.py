@@ -76,7 +76,7 @@ class Plan:
         self._constants = {u: self._constant(u) for u in uops if u.op is Op.CONST}
         self._needed = needed(uops)
         self._axes_of = {u: self.axes.of.get(u.arg) for u in self.specials}
-        """The axis of each SPECIAL and of each loop; None for those that have one step at a time."""
+        """The axis of each SPECIAL and of each loop; None for those that go step by step."""
         self._steps = self._block(nest_of(name, uops))
 
     def frame(self, most_values: int, groups: Sequence[int]) -> Frame:

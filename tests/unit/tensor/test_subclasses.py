@@ -78,6 +78,29 @@ def test_a_number_on_the_left_calls_what_overrides_a_method(
     assert calls == [name]
 
 
+IN_PLACE = {
+    "idiv": "__ifloordiv__",
+    "mod": "__imod__",
+    "matmul": "__imatmul__",
+    "bitwise_and": "__iand__",
+    "bitwise_or": "__ior__",
+    "bitwise_xor": "__ixor__",
+    "lshift": "__ilshift__",
+    "rshift": "__irshift__",
+}
+"""Operators in place, by the methods behind them."""
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_an_operator_in_place_calls_what_overrides_a_method(name: str) -> None:
+    def override(self: Any, *_: Any, **__: Any) -> Any:
+        return self * 0 + 7
+
+    x: Any = type("Below", (Tensor,), {name: override})([[1, 2], [3, 4]])
+
+    assert getattr(x, IN_PLACE[name])(x).tolist() == [[7, 7], [7, 7]]
+
+
 class Doubled(Tensor):
     """A tensor whose `exp` is twice as great."""
 

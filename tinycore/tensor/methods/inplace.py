@@ -26,13 +26,14 @@ Other = TypeVar("Other")
 def in_place(
     method: Callable[[AnyTensor, Other], AnyTensor],
 ) -> Callable[[AnyTensor, Other], AnyTensor]:
-    """A method of two operands as the operator that writes its result into the first."""
-
-    name = f"{method.__name__} in place"
+    """A method of two operands, or what overrides it, as the operator that writes its result into
+    the first.
+    """
+    name = method.__name__
 
     @wraps(method)
     def call(x: AnyTensor, other: Other) -> AnyTensor:
-        return x._written(name, method(x, other))
+        return x._written(f"{name} in place", getattr(x, name)(other))
 
     return call
 
