@@ -184,18 +184,14 @@ def fold_values(
     before: Array,
     values: Array,
     steps: int,
-    *,
-    overwrite: bool = False,
 ) -> Array:
     """`before` combined with each value along the first axis, one after the other.
 
     That has the size `steps`, or 1 where all values are the same; it is of size 1 in the result.
-    `overwrite` says that nobody else needs `values`.
     """
     thin = numpy.broadcast_shapes(values.shape[1:], before.shape[1:])
-    if values.shape != (steps, *thin) or not overwrite:
-        values = numpy.array(numpy.broadcast_to(values, (steps, *thin)), order="C")
-    rows = values.reshape(steps, -1)
+    wide = numpy.broadcast_to(values, (steps, *thin))
+    rows = numpy.array(wide, order="C").reshape(steps, -1)
     total: Array = numpy.broadcast_to(before, (1, *thin)).reshape(-1)
     if not isinstance(function, numpy.ufunc):
         for row in rows:

@@ -2,11 +2,11 @@
 
 A value is an array with an axis for each index of the launch, of size 1 where the value does not
 depend on it; a vector has its lanes on the last axis. Every node is done for all threads before the
-next one, so barriers have nothing to do. A loop that only folds values into registers is an axis
-too, and the values are folded in its order. Other loops are Python loops; where their ends differ
-between threads, the threads that are through wait under a mask. Large grids go in pieces of whole
-workgroups. Every access to memory is checked: this interpreter is what other devices are compared
-with.
+next one, so barriers have nothing to do. A loop without loops inside that only folds values into
+registers is an axis too, and the values are folded in its order. Others are Python loops; where
+their ends differ between threads, the threads that are through wait under a mask. Large grids go in
+pieces of whole workgroups. Every access to memory is checked: this interpreter is what other
+devices are compared with.
 """
 
 from __future__ import annotations

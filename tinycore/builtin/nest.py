@@ -62,14 +62,10 @@ class Loop:
     body: list[Item] = field(default_factory=list)
 
     @cached_property
-    def nodes(self) -> list[UOp]:
-        """The nodes that are in no loop inside of it."""
-        return [item for item in self.body if isinstance(item, UOp)]
-
-    @cached_property
     def folds(self) -> list[Fold] | None:
         """All that steps do to registers, if they can be done at once; None if they cannot."""
-        nodes, ends = self.nodes, self.counter.src
+        nodes = [item for item in self.body if isinstance(item, UOp)]
+        ends = self.counter.src
         if len(nodes) < len(self.body) or not ends or not same_for_all(ends[0]):
             return None
         if not all(u.op in AT_ONCE and keeps_to_registers(u) for u in nodes):

@@ -199,13 +199,11 @@ class Plan:
         """Fold all steps of a loop into a register."""
         register = pointer_of(fold.store.src[0])
         function = operation(fold.combine.op, fold.combine.dtype, fold.combine.src[0].dtype)
-        counter, source = loop.counter, fold.value
-        fresh = makes_array(source) and source in loop.nodes and once(source, loop.nodes)
 
         def fold_steps(frame: Frame) -> None:
             values, before = frame.values, held(frame, register)
-            steps = frame.spans[counter][1]
-            after = fold_values(function, before, values[source], steps, overwrite=fresh)
+            steps = frame.spans[loop.counter][1]
+            after = fold_values(function, before, values[fold.value], steps)
             values[register] = (
                 after if frame.mask is None else numpy.where(frame.mask, after, before)
             )
@@ -334,18 +332,6 @@ def needed(uops: Iterable[UOp]) -> set[UOp]:
             if not is_window(index):
                 wanted.update(index.src[1:])
     return found
-
-
-def makes_array(u: UOp) -> bool:
-    """True if a node makes a new array each time."""
-    if u.op is Op.LOAD:
-        return not is_register(pointer_of(u.src[0]))
-    return u.op in ALU and u.op is not Op.BITCAST
-
-
-def once(u: UOp, nodes: Iterable[UOp]) -> bool:
-    """True if a node has one user, which uses it once."""
-    return sum(node.src.count(u) for node in nodes) == 1
 
 
 def varies_within(values: Array, window: Array) -> bool:

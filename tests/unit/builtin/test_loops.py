@@ -80,7 +80,7 @@ def test_values_are_folded_in_the_order_of_the_loops(dtype: DType, op: Op) -> No
         assert numpy.array_equal(found, expected, equal_nan=kind.kind == "f")
 
 
-def test_a_fold_leaves_its_values_alone_unless_it_may_have_them() -> None:
+def test_a_fold_leaves_its_values_alone() -> None:
     values = numpy.ones((3, 2), numpy.float32)
     fold_values(numpy.add, numpy.ones((1, 2), numpy.float32), values, 3)
 
