@@ -74,8 +74,8 @@ def emulate(types: frozenset[DType], converted: frozenset[DType] = frozenset()) 
     rules.rule(node(Op.BITCAST, value, name="root"))(forms.bits_from)
     rules.rule(node(Op.BITCAST, name="root", when=forms.holds))(bits_to)
     rules.rule(node(Op.MATRIX, name="root"))(forms.matrix_operands)
-    rules.rule(node(Op.LOAD, name="root", when=forms.holds))(forms.load)
-    rules.rule(node(Op.STORE, var("index"), value))(forms.store)
+    rules.rule(node({Op.LOAD, Op.INSTRUCTION}, name="root", when=forms.is_read))(forms.load)
+    rules.rule(node(Op.STORE, var(), value, name="root"))(forms.store)
     rules.rule(node(Op.INSTRUCTION, name="root"))(forms.effect)
     return rules
 
@@ -142,6 +142,10 @@ class Forms:
     def holds(self, u: UOp) -> bool:
         """True if a value is of one of the types."""
         return not isinstance(u.dtype, PointerDType) and u.dtype.scalar() in self.types
+
+    def is_read(self, u: UOp) -> bool:
+        """True if a node reads a value of one of the types from memory."""
+        return self.holds(u) and reads_memory(u)
 
     def is_converted(self, u: UOp) -> bool:
         """True if a value is of a type that the device converts."""
@@ -239,34 +243,39 @@ class Forms:
         return None if src == root.src else root.with_src(src)
 
     def load(self, root: UOp) -> UOp:
-        """A LOAD reads the integer, from a register or shared memory the float32."""
+        """A LOAD, or an Effect, reads the integer, from a register or an array the float32."""
         index = stored(root.src[0])
-        assert isinstance(index.dtype, PointerDType)
-        dtype = index.dtype.base.scalar().vec(root.dtype.count)
-        if dtype.kind == "float":
-            whole = index.load(dtype, *map(self.as_float, root.src[1:]))
-            return unrounded(root.dtype.scalar(), whole)
-        other = tuple(map(self.bits_of, root.src[1:]))
-        return index.load(dtype, *other).bitcast(root.dtype)
+        dtype = base_of(index).scalar().vec(root.dtype.count)
+        kept = self.as_float if dtype.kind == "float" else self.bits_of
+        whole = UOp(root.op, dtype, (index, *map(kept, root.src[1:])), root.arg)
+        is_float = dtype.kind == "float"
+        return unrounded(root.dtype.scalar(), whole) if is_float else whole.bitcast(root.dtype)
 
-    def store(self, index: UOp, value: UOp) -> UOp:
-        """A STORE writes the integer, to a register or shared memory the float32."""
-        target = stored(index)
-        assert isinstance(target.dtype, PointerDType)
-        kept = self.as_float if target.dtype.base.kind == "float" else self.bits_of
-        return target.store(kept(value))
+    def store(self, root: UOp, value: UOp) -> UOp:
+        """A STORE writes the integer, to a register or an array the float32."""
+        target = stored(root.src[0])
+        kept = self.as_float if base_of(target).kind == "float" else self.bits_of
+        return root.with_src((target, kept(value)))
 
     def effect(self, root: UOp) -> UOp | None:
         """Instructions without a result act on buffers of the integers."""
         buffers = [s for s in root.src if s.op is Op.DEFINE_GLOBAL]
-        bits = {s: stored(s) for s in buffers if s.dtype.base.scalar() in self.types}  # type: ignore[attr-defined]
+        bits = {s: stored(s) for s in buffers if base_of(s).scalar() in self.types}
         return root.with_src(tuple([bits.get(s, s) for s in root.src])) if bits else None
 
 
+def base_of(pointer: UOp) -> DType:
+    """The type of the elements that a pointer is to."""
+    assert isinstance(pointer.dtype, PointerDType)
+    return pointer.dtype.base
+
+
 def stored(pointer: UOp) -> UOp:
-    """An INDEX, AFTER or DEFINE of the type as one of its storage type."""
+    """An INDEX, AFTER or DEFINE of the type as one of its storage type, unless it is one."""
     kind = pointer.dtype
     assert isinstance(kind, PointerDType)
+    if kind.base.kind != "float":
+        return pointer
     if pointer.op in (Op.INDEX, Op.AFTER):
         inner = stored(pointer.src[0])
         return UOp(pointer.op, inner.dtype, (inner, *pointer.src[1:]), pointer.arg)
@@ -281,7 +290,7 @@ def stage_bits(kernel: UOp, renderer: Renderer) -> UOp:
     """The kernel with arrays in shared memory that keep their narrow type, as integers of its bits.
 
     Those are operands of matrix units, and what is only moved. Other arrays are of float32, so that
-    a value is converted once.
+    a value is converted once. Rules convert what is read from these arrays and stored to them.
     """
     if not renderer.emulated:
         return kernel
@@ -289,7 +298,14 @@ def stage_bits(kernel: UOp, renderer: Renderer) -> UOp:
     staged = operands_staged(nodes, renderer.emulated) | moved_arrays(nodes, renderer.emulated)
     if not staged:
         return kernel
-    return rebuilt(kernel, lambda old, new: in_bits(old, new) if is_access(old, staged) else new)
+
+    def change(old: UOp, new: UOp) -> UOp:
+        kind = old.dtype
+        if not isinstance(kind, PointerDType) or pointer_of(old) not in staged:
+            return new
+        return new.replace(dtype=storage(kind.base).ptr(kind.size, kind.space))
+
+    return rebuilt(kernel, change)
 
 
 def operands_staged(nodes: Iterable[UOp], types: frozenset[DType]) -> set[UOp]:
@@ -336,28 +352,6 @@ def is_rounded(value: UOp, arrays: set[UOp]) -> bool:
     if value.op in (Op.WHERE, Op.VECTORIZE, Op.EXTRACT):
         return all(is_rounded(v, arrays) for v in value.src[value.op is Op.WHERE :])
     return value.op in (Op.CONST, Op.CAST, Op.BITCAST)
-
-
-def is_access(u: UOp, arrays: set[UOp]) -> bool:
-    """True if a node is one of some arrays, points into it, or reads or writes it."""
-    if reads_memory(u) or u.op is Op.STORE:
-        return pointer_of(u.src[0]) in arrays
-    return isinstance(u.dtype, PointerDType) and pointer_of(u) in arrays
-
-
-def in_bits(old: UOp, new: UOp) -> UOp:
-    """An array of a type as one of its bits, a pointer into it, or an access to it."""
-    if reads_memory(new):
-        others = tuple([s.bitcast(storage(s.dtype)) for s in new.src[1:]])
-        bits = UOp(new.op, storage(old.dtype), (new.src[0], *others), new.arg)
-        return bits.bitcast(old.dtype)
-    if new.op is Op.STORE:
-        index, value = new.src
-        return new.with_src((index, value.bitcast(storage(value.dtype))))
-    if new.op is Op.DEFINE_LOCAL:
-        assert isinstance(old.dtype, PointerDType)
-        return new.replace(dtype=storage(old.dtype.base).ptr(old.dtype.size, old.dtype.space))
-    return new.replace(dtype=new.src[0].dtype)
 
 
 # --- bits
