@@ -23,6 +23,7 @@ from tinycore.lower.steps.tensorize import (
     LANES,
     ROWS,
     STEPS,
+    by_unit,
     factors_of,
     outputs_by_lane,
 )
@@ -126,7 +127,8 @@ class Tiles:
         inside = {self.m: self.rows, self.column: self.columns, k: self.steps[k]}
         factors = factors_of(closer, self.m, self.column, self.unit)
         a, b = (factor.substitute(inside) for factor in factors)
-        return self.by_unit(closer, (a, b), (self.columns, self.steps[k]), (k,))
+        loops = (self.rows, self.columns, self.steps[k], self.lane, self.element)
+        return by_unit(closer, (a, b), loops, (k,), self.unit)
 
     def second(self, closer: UOp) -> UOp:
         """A sum of products one operand of which is computed from accumulators."""
@@ -134,27 +136,10 @@ class Tiles:
         if all(n.op is not Op.MATRIX for n in a.toposort()):
             raise ArgumentError(f"{self.unit.name} finds no product of values made of sums")
         inside = {self.n: self.columns_after, self.column: self.steps_after}
-        if self.tile is not None:
-            inside[self.tile] = UOp.index(0)
-        gone = (self.column, self.tile)
-        own = (self.columns_after, self.steps_after)
-        return self.by_unit(closer, (a, b.substitute(inside)), own, gone)
-
-    def by_unit(
-        self,
-        closer: UOp,
-        factors: tuple[UOp, UOp],
-        own: tuple[UOp, UOp],
-        gone: tuple[UOp | None, ...],
-    ) -> UOp:
-        """A sum over the loops that the unit does not go through by itself, those that are not
-        `gone`."""
-        tile = tuple(r for r in gone if r is not None and r is self.tile)
-        kind = self.unit.out
-        loops = (self.rows, *own, self.lane, self.element, *tile)
-        product = UOp(Op.MATRIX, kind, (*factors, UOp.const(kind, 0), *loops), self.unit)
-        left = tuple(r for r in closer.src[1:] if r not in gone)
-        return closer.with_src((product, *left)) if left else product
+        tile = () if self.tile is None else (self.tile,)
+        b = b.substitute({**inside, **dict.fromkeys(tile, UOp.index(0))})
+        loops = (self.rows, self.columns_after, self.steps_after, self.lane, self.element, *tile)
+        return by_unit(closer, (a, b), loops, (self.column, *tile), self.unit)
 
     def by_lanes(self, node: UOp, new: UOp) -> UOp:
         """A reduction by the unit, or over the columns of its lanes; other nodes as they are."""

@@ -86,11 +86,21 @@ def tensorize(kernel: UOp, step: Tensorize) -> UOp:
         a, b = (factor.substitute(inside) for factor in factors)
         if unit.rounds and unit.is_described:
             a, b = rounded_operand(a), rounded_operand(b)
-        total = UOp.const(unit.out, 0)
-        product = UOp(Op.MATRIX, unit.out, (a, b, total, *own, lane, element), unit)
-        loops = tuple(r for r in closer.src[1:] if r is not k)
-        done[closer] = closer.with_src((product, *loops)) if loops else product
+        done[closer] = by_unit(closer, (a, b), (*own, lane, element), (k,), unit)
     return outputs_by_lane(kernel.substitute(done), {"m": m, "n": n}, lane, element, unit)
+
+
+def by_unit(
+    closer: UOp,
+    factors: tuple[UOp, UOp],
+    loops: tuple[UOp, ...],
+    gone: tuple[UOp, ...],
+    unit: MatrixUnit,
+) -> UOp:
+    """A sum of products by a unit: in the unit's own loops, in place of those that are `gone`."""
+    product = UOp(Op.MATRIX, unit.out, (*factors, UOp.const(unit.out, 0), *loops), unit)
+    left = tuple(r for r in closer.src[1:] if r not in gone)
+    return closer.with_src((product, *left)) if left else product
 
 
 def outputs_by_lane(
