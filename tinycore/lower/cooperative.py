@@ -110,15 +110,14 @@ def folded_by_lanes(
     return parts.fold(op, UOp.index(0), 1, subgroups)
 
 
-class Parts:
+class Parts(NamedTuple):
     """Partial results in shared memory: `size` of them for each thread of the `others`."""
 
-    def __init__(self, memory: UOp, start: UOp, number: int, kind: DType) -> None:
-        self.memory = memory
-        self.start = start
-        self.number = number
-        self.kind = kind
-        """Type of a result, which may be a vector."""
+    memory: UOp
+    start: UOp
+    number: int
+    kind: DType
+    """Type of a result, which may be a vector."""
 
     def fold(self, op: Op, first: UOp, step: int, times: int) -> UOp:
         """The reduction of every `step`-th partial result from `first` on, `times` of them."""

@@ -135,8 +135,7 @@ def tiles_of_thread(
     """The loops of which a thread takes several steps where outputs are many: how many, and how."""
     if wanted == 1 or facts.outputs_launched < limits.threads:
         return []
-    column = loop_of_lanes(facts, limits)
-    lanes = 1 if column is None else lanes_of_thread(facts, limits)
+    column, lanes = vector_loop(facts, limits) or (None, 1)
     found = [] if column is None else [(column.number, lanes, AxisKind.VECTOR)]
     tile = tile_of_rows(facts, limits, facts.outputs_launched // lanes) or loop_apart(facts, limits)
     if tile is not None:
@@ -272,10 +271,12 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
     of the rate of float32.
     """
     widest = max((n.dtype.itemsize for n in draft.facts.loads), default=1)
-    lanes, vectors_of = give_lanes(draft, draft.limits.vector_bytes // widest)
-    if lanes == 1:
+    found = vector_loop(draft.facts, draft.limits, draft.limits.vector_bytes // widest)
+    if found is None:
         return 1, 1
-    vector = (*vectors_of[:-1], 1)
+    column, lanes = found
+    vectors_of = draft.cut(column.number, lanes, AxisKind.VECTOR)
+    vector = (*column.number, 1)
     moving = (n for n in draft.facts.loads if any(r.number == vector for r in n.ranges))
     narrow = min(n.dtype.itemsize for n in moving)
     loop = next((r for r in draft.facts.launchable if r.number == vectors_of), None)
@@ -319,39 +320,24 @@ def share(draft: Draft, loop: UOp, threads: int, is_short: bool = False) -> None
 # --- several outputs to a thread
 
 
-def give_lanes(draft: Draft, wanted: int | None = None) -> tuple[int, Number]:
-    """Vectorize an output loop along which all accesses are contiguous or invariant.
+def vector_loop(
+    facts: KernelFacts, limits: Limits, wanted: int | None = None
+) -> tuple[UOp, int] | None:
+    """The innermost output loop that can be vectorized, and its lanes; None if there is none.
 
-    By `wanted` lanes; None for as many as suit the types. Returns them, and the loop over vectors.
-    """
-    loop = loop_of_lanes(draft.facts, draft.limits, wanted)
-    if loop is None:
-        return 1, ()
-    lanes = lanes_of_thread(draft.facts, draft.limits, wanted)
-    return lanes, draft.cut(loop.number, lanes, AxisKind.VECTOR)
-
-
-def lanes_of_thread(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> int:
-    """The number of lanes along an output loop.
-
-    Without a reduction, as many as fill the widest access: halves that are computed in float32
-    would otherwise leave half as many bytes in flight.
+    All accesses along it are contiguous or invariant. It has `wanted` lanes; None for as many as
+    suit the types. Without a reduction, as many as fill the widest access: halves that are computed
+    in float32 would otherwise leave half as many bytes in flight.
     """
     lanes = 1 if facts.has_recurrence else limits.vector_bytes // facts.itemsize
-    if lanes < 2:
-        return 1
-    if limits.units and not facts.reductions:
-        return limits.vector_bytes // facts.moved_itemsize
-    return lanes if wanted is None else wanted
-
-
-def loop_of_lanes(facts: KernelFacts, limits: Limits, wanted: int | None = None) -> UOp | None:
-    """The innermost output loop that can be vectorized; None if there is none."""
-    lanes = lanes_of_thread(facts, limits, wanted)
+    if lanes > 1 and limits.units and not facts.reductions:
+        lanes = limits.vector_bytes // facts.moved_itemsize
+    elif lanes > 1 and wanted is not None:
+        lanes = wanted
     if lanes < 2:
         return None
     loops = (r for r in reversed(facts.launchable) if r.is_fixed and r.extent % lanes == 0)
-    return next((loop for loop in loops if suits_lanes(facts, loop)), None)
+    return next(((loop, lanes) for loop in loops if suits_lanes(facts, loop)), None)
 
 
 def loop_apart(facts: KernelFacts, limits: Limits) -> tuple[UOp, int] | None:
@@ -363,7 +349,7 @@ def loop_apart(facts: KernelFacts, limits: Limits) -> tuple[UOp, int] | None:
     is_copy = not facts.reductions and len(facts.accesses) > len(facts.stored)
     if not limits.units or not is_copy or facts.has_recurrence:
         return None
-    if facts.has_order or loop_of_lanes(facts, limits) is not None:
+    if facts.has_order or vector_loop(facts, limits) is not None:
         return None
     most = limits.vector_bytes // facts.moved_itemsize
     while most > 1 and facts.outputs_launched // most >= limits.threads:
