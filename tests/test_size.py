@@ -22,13 +22,13 @@ from benchmarks.size import folder_sizes, sums  # noqa: E402
 BUDGETS: Final = {
     "tinycore": 19_729,
     "tinycore/array_api": 10_902,
-    "tinycore/builtin": 12_346,
+    "tinycore/builtin": 12_180,
     "tinycore/cli": 9_767,
     "tinycore/device": 20_187,
     "tinycore/engine": 20_620,
-    "tinycore/lower": 44_750,
-    "tinycore/lower/steps": 9_480,
-    "tinycore/lower/strategies": 24_975,
+    "tinycore/lower": 44_540,
+    "tinycore/lower/steps": 9_425,
+    "tinycore/lower/strategies": 24_885,
     "tinycore/linalg": 7_550,
     "tinycore/nn": 16_755,
     "tinycore/nn/files": 14_619,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 459_462
+SUM: Final = 458_941
 """The budgets of the core together."""
-FLOORS: Final = 422_054
+FLOORS: Final = 421_699
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
