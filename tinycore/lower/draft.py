@@ -219,7 +219,6 @@ def unroll_loop(draft: Draft, loop: UOp, most: int) -> None:
 
 def unroll_sums(draft: Draft) -> None:
     """Unroll a few steps of the innermost loop of a sum."""
-    innermost = dict.fromkeys(n.src[-1] for n in draft.facts.reductions if n.src[-1].op is Op.RANGE)
-    for loop in innermost:  # in the order of the kernel, which is the same in every process
+    for loop in draft.facts.innermost:
         if loop.kind is AxisKind.REDUCE and loop.is_fixed:
             unroll_loop(draft, loop, UNROLLED)

@@ -122,6 +122,12 @@ class KernelFacts:
         return list(dict.fromkeys(r for r in loops if self.may_cut(r)))
 
     @cached_property
+    def innermost(self) -> list[UOp]:
+        """The innermost loop of each reduction, each once, in the order of the kernel."""
+        last = (n.src[-1] for n in self.reductions)
+        return list(dict.fromkeys(r for r in last if r.op is Op.RANGE))
+
+    @cached_property
     def is_cuttable(self) -> bool:
         """True if every loop may be cut; only then operands are kept and packed."""
         return all(self.may_cut(n) for n in self.kernel.every(Op.RANGE))
@@ -232,6 +238,11 @@ class KernelFacts:
     def itemsize(self) -> int:
         """The bytes of the widest value loaded or computed."""
         return widest(n for n in self.nodes if n.op in VALUES)
+
+    @cached_property
+    def read_itemsize(self) -> int:
+        """The bytes of the widest element that reductions read; 1 if they read none."""
+        return max((n.dtype.itemsize for n in self.loads), default=1)
 
     @cached_property
     def moved_itemsize(self) -> int:

@@ -38,7 +38,7 @@ from tinycore.render.base import Limits
 from tinycore.uop.affine import digit_size
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
-from tinycore.uop.op import AxisKind, Op
+from tinycore.uop.op import AxisKind
 
 SHORTEST_SHARED: Final = 32
 """Fewest steps of a sum for which sharing it among threads pays."""
@@ -189,12 +189,9 @@ def sum_of_lanes(facts: KernelFacts, limits: Limits) -> UOp | None:
     together. On an H200, 131,072 rows of 1,024 floats by one thread each are read at a quarter of
     the memory rate. None if an operand is reused by other outputs, as a tile then saves more.
     """
-    innermost = {n.src[-1] for n in facts.reductions}
-    loop = next(iter(innermost)) if len(innermost) == 1 else None
-    if loop is None or not limits.units or not facts.is_cuttable or loop not in facts.reduced:
+    if len(facts.innermost) != 1 or not limits.units or not facts.is_cuttable:
         return None
-    widest = max((n.dtype.itemsize for n in facts.loads), default=1)
-    lanes = max(limits.vector_bytes // widest, 1)
+    (loop,), lanes = facts.innermost, max(limits.vector_bytes // facts.read_itemsize, 1)
     steps = loop.extent // lanes
     is_short = steps >= 2 and loop.extent == steps * lanes and not steps & (steps - 1)
     folds = all(n.dtype in limits.shuffles for n in facts.reductions)
@@ -270,8 +267,8 @@ def give_line(draft: Draft, wanted: int) -> tuple[int, int]:
     8,192 columns of bfloat16 by groups that read whole lines, 8 bytes per thread, are read at .67
     of the rate of float32.
     """
-    widest = max((n.dtype.itemsize for n in draft.facts.loads), default=1)
-    found = vector_loop(draft.facts, draft.limits, draft.limits.vector_bytes // widest)
+    wide = draft.limits.vector_bytes // draft.facts.read_itemsize
+    found = vector_loop(draft.facts, draft.limits, wide)
     if found is None:
         return 1, 1
     column, lanes = found
@@ -380,11 +377,11 @@ def load_rows(draft: Draft) -> None:
     its line as possible.
     """
     facts, limits = draft.facts, draft.limits
-    innermost = {n.src[-1] for n in facts.reductions if n.src[-1].op is Op.RANGE}
-    loop = next(iter(innermost)) if len(innermost) == 1 else None
-    if loop is None or not limits.units or not loop.is_fixed or facts.has_recurrence:
+    if len(facts.innermost) != 1 or not limits.units or facts.has_recurrence:
         return
-    if loop.kind is not AxisKind.REDUCE or facts.loops_of_kind(AxisKind.VECTOR):
+    (loop,) = facts.innermost
+    is_plain = loop.is_fixed and loop.kind is AxisKind.REDUCE
+    if not is_plain or facts.loops_of_kind(AxisKind.VECTOR):
         return
     lanes = limits.vector_bytes // min(n.dtype.itemsize for n in facts.loads)
     if lanes > 1 and loop.extent % lanes == 0 and suits_lanes(facts, loop):

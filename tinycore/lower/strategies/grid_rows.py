@@ -56,7 +56,7 @@ def rows_of(facts: KernelFacts, limits: Limits) -> Rows | None:
     inside = frozenset().union(*(n.ranges for n in facts.reductions))
     outer = tuple([r for r in facts.outputs if r in inside])
     columns = tuple([r for r in facts.outputs if r not in inside])
-    folded = tuple(dict.fromkeys(n.src[-1] for n in facts.reductions))
+    folded = tuple(facts.innermost)
     is_nested = not inside <= {*outer}
     if is_nested or not {*outer} <= {*facts.launchable} or not {*folded} <= {*facts.reduced}:
         return None

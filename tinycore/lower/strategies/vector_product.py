@@ -180,9 +180,8 @@ class VectorProduct(Tiling):
     def finish(self, draft: Draft, cut: Cut) -> None:
         """Order the groups, and unroll a few steps of the sums."""
         steps = math.prod(r.extent for r in self.facts.reduced)
-        widest = max(n.dtype.itemsize for n in self.facts.loads)
         row, column = cut.sides
-        order_blocks(draft, row, column, steps, widest)
+        order_blocks(draft, row, column, steps, self.facts.read_itemsize)
         unroll_sums(draft)
 
 
