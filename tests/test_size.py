@@ -36,12 +36,12 @@ BUDGETS: Final = {
     "tinycore/render": 16_617,
     "tinycore/schedule": 55_260,
     "tinycore/tensor": 13_651,
-    "tinycore/tensor/autograd": 9_556,
+    "tinycore/tensor/autograd": 9_482,
     "tinycore/tensor/capture": 16_275,
     "tinycore/tensor/guards": 7_430,
     "tinycore/tensor/interop": 6_700,
     "tinycore/tensor/methods": 56_390,
-    "tinycore/tensor/storage": 12_223,
+    "tinycore/tensor/storage": 12_202,
     "tinycore/uop": 45_320,
     "plugins/tiny_amd": 42_099,
     "plugins/tiny_cl": 9_508,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 458_866
+SUM: Final = 458_771
 """The budgets of the core together."""
-FLOORS: Final = 421_624
+FLOORS: Final = 421_529
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -31,8 +31,7 @@ from tinycore.errors import (
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view
 from tinycore.tensor.autograd import history, versions
-from tinycore.tensor.autograd.grad import passes_gradient
-from tinycore.tensor.autograd.gradient_sources import still_there
+from tinycore.tensor.autograd.grad import passes_gradient, still_there
 from tinycore.tensor.checks import number_dtype, resolve_axis
 from tinycore.tensor.interop.foreign_names import NO_DEVICES
 from tinycore.tensor.methods import pixels

@@ -19,9 +19,8 @@ from tinycore import Context, Tensor, TinyJit
 from tinycore.errors import GradientError
 from tinycore.nn.optim import SGD
 from tinycore.tensor import graph
-from tinycore.tensor.autograd import gradient_sources, history, versions
-from tinycore.tensor.autograd.grad import passes_gradient
-from tinycore.tensor.autograd.gradient_sources import ended_at, sources_at
+from tinycore.tensor.autograd import grad, history, versions
+from tinycore.tensor.autograd.grad import ended_at, passes_gradient, sources_at
 from tinycore.tensor.autograd.history import facts_of
 from tinycore.tensor.autograd.versions import made_of
 from tinycore.uop.movement import base_of
@@ -1231,7 +1230,7 @@ def test_the_facts_of_many_values_take_one_walk(monkeypatch: pytest.MonkeyPatch)
         asked.append(node)
         return passes_gradient(node)
 
-    monkeypatch.setattr(gradient_sources, "passes_gradient", counted)
+    monkeypatch.setattr(grad, "passes_gradient", counted)
 
     def questions(count: int) -> int:
         values = [Tensor([1.0, 2.0]).realize()]
@@ -1368,7 +1367,7 @@ def test_a_step_looks_at_the_graphs_of_no_former_steps(monkeypatch: pytest.Monke
         seen.append(node)
         return passes_gradient(node)
 
-    monkeypatch.setattr(gradient_sources, "passes_gradient", noted)
+    monkeypatch.setattr(grad, "passes_gradient", noted)
     monkeypatch.setattr(versions, "values", {})  # none of other tests
     cache, x = Tensor.zeros(3, 2).contiguous().realize(), Tensor([1.0, 2.0]).realize()
     counts = []

@@ -11,7 +11,7 @@ import pytest
 from tinycore import Context, Tensor, TinyJit, nn
 from tinycore.errors import GradientError, JitError
 from tinycore.tensor.autograd import history
-from tinycore.tensor.autograd.gradient_sources import ended_at
+from tinycore.tensor.autograd.grad import ended_at
 from tinycore.tensor.autograd.versions import Made, known_of
 from tinycore.uop.node import Reads, made_anew
 

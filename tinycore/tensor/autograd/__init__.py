@@ -2,8 +2,8 @@
 
 Floor 5. The files, from the rules to what they need of the past:
 
-- rules: `grad.py` (a rule for each op), `softmax_products.py` (attention as a whole)
-- what a gradient goes to: `gradient_sources.py`
+- rules: `grad.py` (a rule for each op, and what a gradient goes to), `softmax_products.py`
+  (attention as a whole)
 - memory over time: `versions.py` (and the node that each was computed by), `history.py` (which
   memory keeps it, and which derivatives are refused)
 
@@ -19,7 +19,7 @@ that needs its content, which is gone, is refused by name (`history.check`).
 **Computing a value does not end its gradient**, unless `realize` is called on it by name. Memory
 that a run computed on the way to something else knows the node that it was computed by
 (`versions.Made`), and walks go on below it. Where a gradient does end, memory remembers which
-sources it would have gone to (`gradient_sources.end_at`), so that a later `backward` that wants one
+sources it would have gone to (`grad.end_at`), so that a later `backward` that wants one
 of them raises GradientError rather than leave it without a gradient.
 
 **Two equal values may be two leaves.** A computed tensor that asks for a gradient becomes an OWN,

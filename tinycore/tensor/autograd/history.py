@@ -18,14 +18,14 @@ from tinycore.errors import GradientError
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.grad import is_data_written
-from tinycore.tensor.autograd.gradient_sources import (
+from tinycore.tensor.autograd.grad import (
     ENDS,
     MARKED,
     end_at,
     ended_at,
     ended_below,
     homes_at,
+    is_data_written,
     is_filled,
     origin,
     reached,

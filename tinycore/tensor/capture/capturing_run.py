@@ -27,7 +27,7 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.gradient_sources import ended_at, ended_below, present
+from tinycore.tensor.autograd.grad import ended_at, ended_below, present
 from tinycore.tensor.autograd.versions import Homes
 from tinycore.tensor.capture.arguments import Arguments, form_of, leaves, rebuilt
 from tinycore.tensor.capture.change_sets import Before, ChangeSet, realized_buffers

@@ -18,7 +18,7 @@ from tinycore.engine.transactions import base_buffer
 from tinycore.schedule.device_memory import buffer_of
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.gradient_sources import homes_at
+from tinycore.tensor.autograd.grad import homes_at
 from tinycore.tensor.autograd.versions import NOBODY, Home, Homes
 from tinycore.tensor.storage.change_tracking import change_sets, scope
 from tinycore.tensor.storage.held_values import end_in

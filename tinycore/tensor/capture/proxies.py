@@ -20,7 +20,7 @@ from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_of
 from tinycore.tensor.autograd import versions
-from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, ended_below, present
+from tinycore.tensor.autograd.grad import end_at, ended_at, ended_below, present
 from tinycore.tensor.capture.arguments import Arguments, rebuilt
 from tinycore.tensor.capture.change_sets import ChangeSet
 from tinycore.tensor.storage.change_tracking import change_sets, changed_elsewhere

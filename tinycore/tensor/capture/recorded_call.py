@@ -28,7 +28,7 @@ from tinycore.errors import JitError
 from tinycore.schedule.device_memory import buffer_of, buffers
 from tinycore.tensor.aliases import buffers_below, is_realized
 from tinycore.tensor.autograd import history, versions
-from tinycore.tensor.autograd.gradient_sources import (
+from tinycore.tensor.autograd.grad import (
     Pasts,
     end_at,
     ended_at,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import base_of_view, buffers_below, views_below
 from tinycore.tensor.autograd import history, versions
-from tinycore.tensor.autograd.gradient_sources import origin
+from tinycore.tensor.autograd.grad import origin
 from tinycore.tensor.autograd.versions import WRITTEN, home_of_value
 from tinycore.tensor.storage.change_tracking import change_sets, scope, tensors_elsewhere
 from tinycore.tensor.storage.storage import (

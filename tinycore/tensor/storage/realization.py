@@ -16,8 +16,14 @@ from tinycore.dtype import dtypes
 from tinycore.tensor import graph
 from tinycore.tensor.aliases import VIEW_OPS, base_of_view, buffers_below, parts_of, views_below
 from tinycore.tensor.autograd import history, versions
-from tinycore.tensor.autograd.grad import is_data_written, passes_gradient
-from tinycore.tensor.autograd.gradient_sources import end_at, ended_at, homes_at, origin
+from tinycore.tensor.autograd.grad import (
+    end_at,
+    ended_at,
+    homes_at,
+    is_data_written,
+    origin,
+    passes_gradient,
+)
 from tinycore.tensor.autograd.versions import BY_CALL, NOBODY, Homes
 from tinycore.tensor.core import Core
 from tinycore.tensor.runtime import runtime

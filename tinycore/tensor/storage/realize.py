@@ -16,8 +16,7 @@ from tinycore.dtype import Scalar, dtypes, to_numpy_dtype
 from tinycore.errors import DTypeError, GradientError, ShapeError, TinycoreError
 from tinycore.tensor import graph
 from tinycore.tensor.autograd import history
-from tinycore.tensor.autograd.grad import gradients, passes_gradient
-from tinycore.tensor.autograd.gradient_sources import still_there
+from tinycore.tensor.autograd.grad import gradients, passes_gradient, still_there
 from tinycore.tensor.autograd.history import source_of
 from tinycore.tensor.autograd.versions import BY_CALL, NOBODY, made_of, ordered_through
 from tinycore.tensor.checks import repeats_to, same_device

@@ -19,8 +19,7 @@ from tinycore._signals import deferred
 from tinycore.errors import AliasError, ShapeError
 from tinycore.tensor import graph
 from tinycore.tensor.autograd import history, versions
-from tinycore.tensor.autograd.grad import LEAF
-from tinycore.tensor.autograd.gradient_sources import origin
+from tinycore.tensor.autograd.grad import LEAF, origin
 from tinycore.tensor.storage.change_tracking import UndoLog, undo
 from tinycore.tensor.storage.storage import (
     Storage,
