@@ -125,11 +125,6 @@ def own_proposals(facts: KernelFacts, limits: Limits) -> list[Proposal]:
 # --- lanes
 
 
-def width_of(extent: int, lanes: int) -> int:
-    """Lanes along a loop: the greatest power of two that fits both the loop and a register."""
-    return 1 << (min(lanes, extent).bit_length() - 1)
-
-
 def ceil_power_of_two(least: int) -> int:
     """The smallest power of two that is at least `least`."""
     return 1 << max(least - 1, 0).bit_length()
@@ -168,7 +163,7 @@ def cost_of_lanes(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
 
 def part_filled(facts: KernelFacts, lanes: int, axis: UOp) -> float:
     """The fraction of the work of lanes along a loop that is useful."""
-    width, size = width_of(axis.extent, lanes), axis.extent
+    width, size = floor_power_of_two(min(lanes, axis.extent)), axis.extent
     steps = -(-size // width)
     if axis.kind is not AxisKind.REDUCE:
         return size / (steps * lanes)

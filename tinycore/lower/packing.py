@@ -37,7 +37,7 @@ def pack_panel(draft: Draft, at: Number | None, panel: Dimension) -> bool:
     of rows all panels are packed before the first strip, if that leaves enough work for each
     thread.
     """
-    inside = (*reduced_dimensions(draft), panel, *pair_dimension(draft))
+    inside = (*dimensions_of(draft, is_pair=False), panel, *dimensions_of(draft, is_pair=True))
     if draft.nest is not None and at is not None and (outer := draft.around[:-1]):
         steps = math.prod(counter_of(draft.kernel, axis).extent for axis in outer)
         every = Stage(outer[-1], (((at, 1),), *inside))
@@ -53,21 +53,15 @@ def pack_rows(draft: Draft, at: Number, groups: Number, rows: Number, scattered:
     not scattered keep their layout, and are only computed once for all columns.
     """
     row: Dimension = ((rows, 1),)
-    depth = reduced_dimensions(draft)
+    depth, pair = (dimensions_of(draft, is_pair) for is_pair in (False, True))
     inside = (*depth, row) if scattered else (row, *depth)
-    return pack(draft, Stage(at, (((groups, 1),), *inside, *pair_dimension(draft))), MOST_SCRATCH)
+    return pack(draft, Stage(at, (((groups, 1),), *inside, *pair)), MOST_SCRATCH)
 
 
-def reduced_dimensions(draft: Draft) -> tuple[Dimension, ...]:
-    """Every reduced loop as a dimension, but for steps of pairs."""
-    plain = (r for r in draft.facts.reduced if r.kind is not AxisKind.PAIR)
-    return tuple(((r.number, 1),) for r in plain)
-
-
-def pair_dimension(draft: Draft) -> tuple[Dimension, ...]:
-    """The two steps of a pair as a dimension, if there are pairs."""
-    inside = (r for r in draft.facts.reduced if r.kind is AxisKind.PAIR)
-    return tuple(((r.number, 1),) for r in inside)
+def dimensions_of(draft: Draft, is_pair: bool) -> tuple[Dimension, ...]:
+    """Every reduced loop as a dimension: those over the two steps of a pair, or all others."""
+    loops = (r for r in draft.facts.reduced if (r.kind is AxisKind.PAIR) is is_pair)
+    return tuple(((r.number, 1),) for r in loops)
 
 
 def pack(draft: Draft, step: Stage, most_bytes: int) -> bool:
@@ -128,7 +122,7 @@ def plan_fill(draft: Draft, number: int) -> None:
     """Vectors along the rows of an array, loaded as vectors or by transposing squares."""
     fill = fill_of(draft, number)
     lanes = draft.limits.vector_bytes // fill.src[0].src[1].dtype.itemsize
-    if pair_dimension(draft):
+    if dimensions_of(draft, is_pair=True):
         fill_pairs(draft, list(fill.src[1:]), lanes // 2)
         return
     loads = loads_of(fill)

@@ -11,7 +11,12 @@ import itertools
 import math
 from typing import Final
 
-from tinycore.lower.cost import NEAR_CACHE_BYTES, WAKE_OPERATIONS, cycles_of_step, width_of
+from tinycore.lower.cost import (
+    NEAR_CACHE_BYTES,
+    WAKE_OPERATIONS,
+    cycles_of_step,
+    floor_power_of_two,
+)
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import PLAIN_KINDS, Number
@@ -50,7 +55,7 @@ def sum_in_parts(draft: Draft) -> None:
 def reduce_with_lanes(draft: Draft, axis: UOp) -> None:
     """Lanes along a reduced loop, several accumulators, summed across at the end."""
     size, number = axis.extent, axis.number
-    width = width_of(size, draft.size("lanes", draft.lanes(), least=2))
+    width = floor_power_of_two(min(size, draft.size("lanes", draft.lanes(), least=2)))
     if not axis.is_fixed:
         cut_varying_row(draft, axis, width)
         return

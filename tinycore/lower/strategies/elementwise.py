@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from tinycore.lower.cost import LEAST_LANES, width_of
+from tinycore.lower.cost import LEAST_LANES, floor_power_of_two
 from tinycore.lower.draft import Draft
 from tinycore.lower.loops import Number
 from tinycore.lower.steps.stage import Dimension
@@ -32,7 +32,8 @@ def output_lanes(draft: Draft, axis: UOp) -> int:
     loops = [facts.interleaved(n, axis) for n in facts.stored if axis in n.ranges]
     if loops and loops[0] and all(found == loops[0] for found in loops):
         draft.do(Bind(loops[0][0].number, AxisKind.UNROLL))
-    width = width_of(axis.extent, draft.size("lanes", draft.lanes(), least=LEAST_LANES))
+    lanes = draft.size("lanes", draft.lanes(), least=LEAST_LANES)
+    width = floor_power_of_two(min(axis.extent, lanes))
     if draft.facts.overwrites:
         width = math.gcd(width, axis.extent)
     return width if width >= LEAST_LANES else 0

@@ -49,8 +49,7 @@ def rows_of(facts: KernelFacts, limits: Limits) -> Rows | None:
 
     None for a kernel in which each reduction serves a single output.
     """
-    is_fixed = all(r.is_fixed for r in facts.loops)
-    is_plain = is_fixed and not (facts.has_order or facts.overwrites or facts.has_scan)
+    is_plain = not (facts.has_order or facts.overwrites or facts.has_scan) and facts.is_fixed
     if not facts.reductions or not is_plain or facts.has_recurrence:
         return None
     inside = frozenset().union(*(n.ranges for n in facts.reductions))
