@@ -42,7 +42,7 @@ BUDGETS: Final = {
     "tinycore/tensor/interop": 6_700,
     "tinycore/tensor/methods": 56_390,
     "tinycore/tensor/storage": 12_202,
-    "tinycore/uop": 45_320,
+    "tinycore/uop": 45_070,
     "plugins/tiny_amd": 42_099,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 458_716
+SUM: Final = 458_466
 """The budgets of the core together."""
-FLOORS: Final = 421_474
+FLOORS: Final = 421_224
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

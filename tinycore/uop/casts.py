@@ -11,13 +11,11 @@ from typing import Final
 from tinycore.dtype import DType, dtypes, float_layout
 from tinycore.uop.node import UOp
 from tinycore.uop.op import COMPARISON, Op
-from tinycore.uop.pattern import INTEGER, Const, Pattern, RuleSet, const, node, var
+from tinycore.uop.pattern import INTEGER, Pattern, RuleSet, node, var
 
 casts: Final = RuleSet("casts")
 
 x, y = var("x"), var("y")
-i, j = var("i", dtype=dtypes.index), var("j", dtype=dtypes.index)
-a = const("a", kind=("int", "uint"))
 NARROW_KINDS: Final = ("int", "uint")
 RING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.MAX, Op.MIN, Op.FLOORDIV, Op.FLOORMOD})
 
@@ -73,40 +71,32 @@ def fits(x: UOp, wide: DType) -> bool:
 # --- counters
 
 
-def narrow(name: str) -> Pattern:
-    """A cast of an index to an integer."""
-    return node(Op.CAST, var(name, dtype=dtypes.index), kind=NARROW_KINDS)
+def is_counter(u: UOp) -> bool:
+    """True for a cast of an index, and for a constant beside one."""
+    return u.op is Op.CONST or u.src[0].dtype is dtypes.index
 
 
-@casts.rule(node(COMPARISON, narrow("i"), narrow("j"), name="root", ordered=True))
-def compare_counters(root: UOp, i: UOp, j: UOp) -> UOp | None:
+def counter(name: str) -> Pattern:
+    """A number that is an index or a constant as an integer of another type."""
+    return node({Op.CAST, Op.CONST}, name=name, kind=NARROW_KINDS, when=is_counter)
+
+
+def as_index(u: UOp) -> UOp:
+    """The index of a counter."""
+    return UOp.index(u.arg) if u.op is Op.CONST else u.src[0]
+
+
+@casts.rule(node(COMPARISON, counter("x"), counter("y"), ordered=True))
+def compare_counters(root: UOp, x: UOp, y: UOp) -> UOp | None:
     """(i as t) < (j as t) == i < j, when t holds every value of the indices i and j."""
-    target = root.src[0].dtype
-    return i.alu(root.op, j) if fits(i, target) and fits(j, target) else None
+    left, right = as_index(x), as_index(y)
+    return left.alu(root.op, right) if fits(left, x.dtype) and fits(right, x.dtype) else None
 
 
-@casts.rule(node(COMPARISON, narrow("i"), a, name="root", ordered=True))
-@casts.rule(node(COMPARISON, a, narrow("i"), name="root", ordered=True))
-def compare_counter(root: UOp, i: UOp, a: Const) -> UOp | None:
-    """(i as t) < a == i < a, when t holds every value of the index i."""
-    if not fits(i, a.dtype):
-        return None
-    left, right = (UOp.index(a.arg) if s is a else i for s in root.src)
-    return left.alu(root.op, right)
-
-
-@casts.rule(node(RING, narrow("i"), narrow("j"), name="root", ordered=True))
-def combine_counters(root: UOp, i: UOp, j: UOp) -> UOp | None:
+@casts.rule(node(RING, counter("x"), counter("y"), ordered=True))
+def combine_counters(root: UOp, x: UOp, y: UOp) -> UOp | None:
     """(i as t) + (j as t) == (i + j) as t, when t holds i, j and the result."""
-    return combined(root, i, j)
-
-
-@casts.rule(node(RING, narrow("i"), a, name="root", ordered=True))
-@casts.rule(node(RING, a, narrow("i"), name="root", ordered=True))
-def combine_counter(root: UOp, i: UOp, a: Const) -> UOp | None:
-    """(i as t) + a == (i + a) as t, when t holds i and the result."""
-    left, right = (UOp.index(a.arg) if s is a else i for s in root.src)
-    return combined(root, left, right)
+    return combined(root, as_index(x), as_index(y))
 
 
 def combined(root: UOp, left: UOp, right: UOp) -> UOp | None:

@@ -40,21 +40,11 @@ NARROWING: Final = frozenset(
 
 
 @identities.rule(node(UNARY, a, name="root"))
-def fold_unary(root: UOp, a: UOp) -> UOp | None:
-    """op(a) is a constant."""
-    return folded(root, a)
-
-
 @identities.rule(node(BINARY, a, b, name="root", ordered=True))
-def fold_binary(root: UOp, a: UOp, b: UOp) -> UOp | None:
-    """op(a, b) is a constant."""
-    return folded(root, a, b)
-
-
 @identities.rule(node(TERNARY, a, b, const("c"), name="root"))
-def fold_ternary(root: UOp, a: UOp, b: UOp, c: UOp) -> UOp | None:
+def fold(root: UOp) -> UOp | None:
     """op(a, b, c) is a constant."""
-    return folded(root, a, b, c)
+    return folded(root, *root.src)
 
 
 def folded(root: UOp, *operands: UOp) -> UOp | None:
