@@ -81,12 +81,11 @@ class Inlined(Joined, RegionReader):
 
     def step(self, place: Place) -> Reading:
         """Outputs are read at simplified points, so that those that are equal are one."""
-        if place.node not in self.computed:
-            return (yield from super().step(place))
-        simple = tuple([simplified(index) for index in place.point])
-        if any(a is not b for a, b in zip(simple, place.point, strict=True)):
-            return (yield place._replace(point=simple))
-        self.repeats |= self.places.setdefault(place.node, place) != place
+        if place.node in self.computed:
+            simple = tuple([simplified(index) for index in place.point])
+            if simple != place.point:
+                return (yield place._replace(point=simple))
+            self.repeats |= self.places.setdefault(place.node, place) != place
         return (yield from super().step(place))
 
     def key(self, place: Place, sizes: Sequence[int]) -> tuple[object, ...]:

@@ -149,8 +149,7 @@ class KernelGroups(DependenceGraph):
     def memory_at(self, saved: Mapping[UOp, UOp], node: UOp) -> UOp:
         """The memory that a stored node is read from, given saved copies of some versions."""
         node = saved.get(node, node)
-        is_new = node in self.home
-        return self.output_memory(node) if is_new else memory_of(node)
+        return self.output_memory(node) if node in self.home else memory_of(node)
 
     def key(
         self, group: KernelGroup, stored: Sequence[UOp], loaded: dict[UOp, UOp]

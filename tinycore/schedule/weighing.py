@@ -24,11 +24,12 @@ from tinycore.uop.product import (
     Product,
     again,
     matrix,
+    product_at,
     product_of,
     row_fold,
     turned,
 )
-from tinycore.uop.softmax import Weighing, weighing_at
+from tinycore.uop.softmax import Softmax, Weighing
 
 ROW_AXIS: Final = -2
 """The axis of scores along rows."""
@@ -138,13 +139,16 @@ def part_of(weighing: Weighing, region: Region) -> Weighing:
     power = weighing.power(scores - repeated(shift, scores), is_rounded=True)
     total = row_fold(power, Op.ADD)
     divisor = divisor_of(total, weighing.softmax.has_empty_rows)
-    known[weighing.softmax.node] = power / repeated(divisor, power)
+    softmax = Softmax(power / repeated(divisor, power), scores, power, top, shift, total, divisor)
+    known[weighing.softmax.node] = softmax.node
     made = again(weighing.made, region.scores, known)
     value = (region.queries if weighing.is_turned else region.keys)(weighing.value)
     node = product_of(weighing.turn(made), turned(value), weighing.last.node.dtype)
-    found = weighing_at(node)
-    assert found is not None, "it is written like that of all"
-    return found
+    # Not by `weighing_at`: nothing is repeated in a region of one key, which is no softmax there.
+    first, last = product_at(known[weighing.first.node]), product_at(node)
+    assert first is not None, "it is written like that of all"
+    assert last is not None, "it is written like that of all"
+    return Weighing(softmax, first, made, last, weighing.is_turned)
 
 
 def seen_of(weighing: Weighing, is_rounded: bool, may_be_empty: bool) -> Seen:
