@@ -11,13 +11,20 @@ docs/decisions/0084-families-in-plugins.md.
 from __future__ import annotations
 
 from tinycore.lower.cooperative import Filling
-from tinycore.lower.cost import FILL_CYCLES, Cost, Proposal, cycles_of_loads, resident_groups
+from tinycore.lower.cost import (
+    FILL_CYCLES,
+    LEAST_CHUNKS,
+    Cost,
+    Proposal,
+    cycles_of_loads,
+    resident_groups,
+)
 from tinycore.lower.dims import first_of_grid
 from tinycore.lower.draft import Draft
 from tinycore.lower.fragments import row_at
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, arrays_of, counter_of, stores_of
-from tinycore.lower.packing import LEAST_CHUNKS, fill_of, loads_of, loads_of_elements, plan_fill
+from tinycore.lower.packing import fill_of, loads_of, loads_of_elements, plan_fill
 from tinycore.lower.predicate import copied_from, with_gate
 from tinycore.lower.steps.split import MASKED
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension, Stage

@@ -44,6 +44,9 @@ NEAR_CACHE_BYTES: Final = 32 << 10
 WAKE_OPERATIONS: Final = 200_000
 """Operations in the time of waking other threads: a smaller kernel stays on one thread. One that
 sleeps takes 10 to 70 us to wake (Zen 4, Linux)."""
+LEAST_CHUNKS: Final = 4
+"""Pieces of work per thread below which some threads would wait for others: with 4, the last piece
+is at most a quarter of a thread's work."""
 SECOND_CACHE_RATE: Final = 48
 """Sustained bytes per cycle from the second cache to the first: what Intel's manual says of
 servers; in tiles of 2 rows by 8 vectors a Sapphire Rapids got 39."""
@@ -232,6 +235,16 @@ def reads_if_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) 
         and others[-1] not in ranges
         and depth <= limits.cache_bytes // 2
     )
+
+
+# --- threads
+
+
+def pieces_wanted(draft: Draft) -> int:
+    """Fewest equal pieces of a kernel's work that keep all threads busy; 1 for little work."""
+    limits = draft.limits
+    is_alone = limits.threads < 2 or draft.work < WAKE_OPERATIONS
+    return 1 if is_alone else limits.threads * LEAST_CHUNKS
 
 
 # --- register tiles

@@ -7,8 +7,8 @@ elements are read again, how many they are, and how their address changes with e
 from __future__ import annotations
 
 import math
-from typing import Final
 
+from tinycore.lower.cost import LEAST_CHUNKS
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import LEAST_REUSE
 from tinycore.lower.loops import Number, counter_of
@@ -24,10 +24,6 @@ from tinycore.lower.tile import Bind, Reorder, Split
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
-
-LEAST_CHUNKS: Final = 4
-"""Pieces of work per thread below which some threads would wait for others: with 4, the last piece
-is at most a quarter of a thread's work."""
 
 
 def pack_panel(draft: Draft, at: Number | None, panel: Dimension) -> bool:

@@ -13,14 +13,13 @@ from typing import Final
 
 from tinycore.lower.cost import (
     NEAR_CACHE_BYTES,
-    WAKE_OPERATIONS,
     cycles_of_step,
     floor_power_of_two,
+    pieces_wanted,
 )
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import PLAIN_KINDS, Number
-from tinycore.lower.packing import LEAST_CHUNKS
 from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.steps.split import REST
 from tinycore.lower.tile import Bind, Split, Tail
@@ -155,7 +154,7 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
         return []
     outputs = [r for r in facts.outputs if r.extent > 1]
     held, first = [r.number for r in outputs], outputs[0]
-    share = share_of(draft, first)
+    share = max(first.extent // pieces_wanted(draft), 1)
     if 1 < share < first.extent:
         draft.do(Split(first.number, share))
         held[0] = (*held[0], 1)
@@ -169,13 +168,6 @@ def hold_outputs(draft: Draft, axis: UOp) -> list[UOp]:
         loops[-1] = (*loops[-1], 0)
     draft.do(Accumulate(tuple(held), tuple(loops)))
     return [r for r in draft.facts.loops if r.number[-2:] == (Part.HELD, 1)]
-
-
-def share_of(draft: Draft, first: UOp) -> int:
-    """Steps of the outermost loop per block of accumulators: fewer, to keep all threads busy."""
-    if draft.limits.threads < 2 or draft.work < WAKE_OPERATIONS:
-        return first.extent
-    return max(first.extent // (draft.limits.threads * LEAST_CHUNKS), 1)
 
 
 def steps_at_once(facts: KernelFacts, limits: Limits, around: list[UOp]) -> int:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-from tinycore.lower.cost import MOST_ROWS, NEAR_CACHE_BYTES, WAKE_OPERATIONS, cycles_of_step
+from tinycore.lower.cost import MOST_ROWS, NEAR_CACHE_BYTES, cycles_of_step, pieces_wanted
 from tinycore.lower.draft import Draft
 from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import PLAIN_KINDS, Number, counter_of
-from tinycore.lower.packing import LEAST_CHUNKS, pack_panel, pack_rows
+from tinycore.lower.packing import pack_panel, pack_rows
 from tinycore.lower.steps.pair import Pair, is_paired
 from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension
 from tinycore.lower.strategies.elementwise import cut_columns, output_lanes
@@ -274,13 +274,11 @@ def block_of_rows(draft: Draft, row: UOp, tall: int, panels: int, copied: bool) 
     """
     if not row.is_fixed:
         return min(BLOCK_OF_VARYING * tall, row.extent) if copied else row.extent
-    facts, limits, blocks = draft.facts, draft.limits, 1
+    facts, blocks = draft.facts, -(-pieces_wanted(draft) // panels)
     if copied:
         depth = math.prod(r.extent for r in facts.reduced) * facts.itemsize
         most = max(MOST_SCRATCH // depth // tall, LEAST_REUSE) * tall
-        blocks = max(-(-row.extent // most), 2 * limits.threads)
-    elif limits.threads > 1 and draft.work >= WAKE_OPERATIONS:
-        blocks = max(blocks, -(-limits.threads * LEAST_CHUNKS // panels))
+        blocks = max(-(-row.extent // most), 2 * draft.limits.threads)
     groups = max(-(-row.extent // (blocks * tall)), LEAST_REUSE)
     return min(groups * tall, row.extent)
 
