@@ -26,9 +26,9 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_187,
     "tinycore/engine": 20_620,
-    "tinycore/lower": 44_540,
+    "tinycore/lower": 44_580,
     "tinycore/lower/steps": 9_425,
-    "tinycore/lower/strategies": 24_755,
+    "tinycore/lower/strategies": 24_675,
     "tinycore/linalg": 7_550,
     "tinycore/nn": 16_755,
     "tinycore/nn/files": 14_619,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 458_466
+SUM: Final = 458_426
 """The budgets of the core together."""
-FLOORS: Final = 421_224
+FLOORS: Final = 421_184
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
