@@ -20,7 +20,7 @@ sys.path.append(str(ROOT))  # last: what is installed comes first
 from benchmarks.size import folder_sizes, sums  # noqa: E402
 
 BUDGETS: Final = {
-    "tinycore": 19_729,
+    "tinycore": 19_740,
     "tinycore/array_api": 10_902,
     "tinycore/builtin": 12_180,
     "tinycore/cli": 9_767,
@@ -60,7 +60,7 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 458_426
+SUM: Final = 458_437
 """The budgets of the core together."""
 FLOORS: Final = 421_184
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""

@@ -12,7 +12,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
@@ -365,8 +365,9 @@ class Lanes:
         """A LOAD: lanes of the few vectors that cover what is read, or one scalar per lane."""
         index, *others = node.src
         offsets = self.offsets(index)
-        is_apart = any(self.counter in other.ranges for other in others)
-        if offsets is None or (is_apart and offsets != [*range(self.count)]):
+        is_whole = offsets == range(self.count)
+        is_apart = not is_whole and any(self.counter in other.ranges for other in others)
+        if offsets is None or is_apart:
             return vector_of(instances(node, (self.counter,)))
         least = min(offsets)
         last = max(offsets) - least
@@ -378,20 +379,22 @@ class Lanes:
         starts = [min(start, last + 1 - size) for start in range(0, last + 1, size)]
         wide = node.dtype.vec(size)
         vectors = [shift_index(first, start).load(wide, *alternative) for start in starts]
+        if is_whole:
+            return vectors[0]
         places = [offset - least for offset in offsets]
         if len(vectors) == 1:
             return lanes_of(vectors[0], places)
         parts = ((place // size, place) for place in places)
         return vector_of(lane_of(vectors[part], place - starts[part]) for part, place in parts)
 
-    def offsets(self, index: UOp) -> list[int] | None:
+    def offsets(self, index: UOp) -> Sequence[int] | None:
         """Distance of each lane's element from that of the first; None if that varies.
 
         Where it is no multiple of the lane, several lanes read the same element, and all of them
         a power of two of neighbors.
         """
-        if (move := self.movement(index)) is not None:
-            return [move * lane for lane in range(self.count)]
+        if move := self.movement(index):
+            return range(0, move * self.count, move)
         if len(index.src) > 2 or repetition(index.src[1], self.counter) is None:
             return None
         places = instances(index.src[1], (self.counter,))

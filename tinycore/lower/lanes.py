@@ -18,12 +18,10 @@ def vector_of(lanes: Iterable[UOp]) -> UOp:
 
 
 def lanes_of(vector: UOp, numbers: Iterable[int]) -> UOp:
-    """Some lanes, in the order given; a scalar is the same in all, a vector of all is itself."""
+    """Some lanes, in the order given; a scalar is the same in all."""
     chosen = tuple(numbers)
     if vector.dtype.count == 1:
         return vector_of([vector] * len(chosen))
-    if chosen == tuple(range(vector.dtype.count)):
-        return vector
     if vector.op is Op.VECTORIZE:
         return vector_of([vector.src[n] for n in chosen])
     return UOp(Op.EXTRACT, vector.dtype.vec(len(chosen)), (vector,), chosen)

@@ -16,7 +16,6 @@ from tinycore.errors import ArgumentError
 from tinycore.render.base import pointer_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
-from tinycore.uop.rewrite import rebuilt
 
 Number = tuple[int, ...]
 
@@ -85,15 +84,19 @@ def with_other_loops(
 
     What closed an old loop closes those in its place; an END of none is its body.
     """
-
-    def change(old: UOp, new: UOp) -> UOp:
-        if old.op not in CLOSERS or loops.keys().isdisjoint(old.src):
-            return places.get(old, new)
-        sources = zip(old.src[1:], new.src[1:], strict=True)
-        own = [loop for before, now in sources for loop in loops.get(before, (now,))]
-        return new.with_src((new.src[0], *own)) if own else new.src[0]
-
-    return rebuilt(kernel, change)
+    done = dict(places)
+    changed, get = done.keys(), done.get
+    for node in kernel.toposort():
+        src = node.src
+        if changed.isdisjoint(src) or node in done:
+            continue
+        body, *others = map(get, src, src)
+        if node.op in CLOSERS:
+            pairs = zip(src[1:], others, strict=True)
+            others = [loop for old, new in pairs for loop in loops.get(old, (new,))]
+        is_open = node.op is Op.END and not others
+        done[node] = body if is_open else node.with_src((body, *others))
+    return get(kernel, kernel)
 
 
 def peeled(closer: UOp, counter: UOp, parts: Iterable[Consecutive]) -> UOp:
