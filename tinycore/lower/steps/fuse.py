@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, counter_of, text_of, with_other_loops
+from tinycore.lower.loops import Number, closer_of, counter_of, text_of, with_other_loops
 from tinycore.lower.predicate import gate_stores
 from tinycore.lower.steps.split import MASKED
 from tinycore.render.base import pointer_of
@@ -40,9 +40,13 @@ class Fuse:
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with one counter in place of `outer * extent(inner) + inner`.
 
-        Raises ArgumentError for a pitch that leaves steps out.
+        Raises ArgumentError for a pitch that leaves steps out, for loops of different nests or
+        kinds, and for those whose length is known at launch only.
         """
         outer, inner = counter_of(kernel, self.outer), counter_of(kernel, self.inner)
+        is_nest = outer is not inner and closer_of(kernel, outer) == closer_of(kernel, inner)
+        if not (is_nest and outer.kind is inner.kind and outer.is_fixed and inner.is_fixed):
+            raise ArgumentError(f"{self}: no two loops of one nest, kind and fixed length")
         size = self.pitch or inner.extent
         fused = UOp.range(self.steps or outer.extent * size, self.outer, outer.kind)
         places = {outer: fused // size, inner: fused % size}

@@ -38,12 +38,14 @@ class Peel:
     def apply(self, kernel: UOp) -> UOp:
         """The kernel with the body once for each part, the loops inside of it copied.
 
-        Raises ArgumentError for a part without steps.
+        Raises ArgumentError for a part without steps, or whose number is known at launch only.
         """
         counter = counter_of(kernel, self.axis)
         edges = (0, *self.at, counter.extent)
-        if sorted({*edges}) != [*edges]:
-            raise ArgumentError(f"{self}: a part of {counter.extent} steps has none")
+        if sorted({*edges}) != [*edges] or not counter.is_fixed:
+            raise ArgumentError(
+                f"{self}: a part of {counter.extent} steps has none, or no fixed end"
+            )
         number, kind = counter.arg
         parts = []
         for part, (start, stop) in enumerate(itertools.pairwise(edges)):

@@ -79,12 +79,15 @@ class Split:
             return with_remainder(kernel, counter, by)
         if counter.is_fixed and counter.extent % by == 0:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
+        closers = closer_of(kernel, counter)
+        if counter.kind is not AxisKind.REDUCE and closers[0].op is Op.REDUCE:
+            raise ArgumentError(f"{self}: a fold over a loop that is bound already has no rest")
         if passes_end:
             return guarded(kernel, counter, by, self.tail is Tail.GATE)
         if counter.kind is AxisKind.REDUCE:
             kernel = with_remainder(kernel, counter, by)
             return masked_tail(kernel, self.axis, by) if self.tail is Tail.SHIFT else kernel
-        (end,) = closer_of(kernel, counter)
+        (end,) = closers
         # The last tile begins earlier and computes some elements again, to the same values: not if
         # it reads what it overwrites.
         is_shifted = self.tail in (Tail.AUTO, Tail.SHIFT) and not overwrites_what_it_reads(end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tinycore.errors import ArgumentError
-from tinycore.lower.loops import Number, counter_of, text_of
+from tinycore.lower.loops import PLAIN_KINDS, Number, counter_of, text_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import AxisKind
 
@@ -25,9 +25,13 @@ class Unite:
         return f"unite({', '.join(map(text_of, self.axes))})"
 
     def apply(self, kernel: UOp) -> UOp:
-        """The kernel with this step done. Raises ArgumentError for loops of different lengths."""
-        loops = [counter_of(kernel, axis) for axis in self.axes]
-        if len({loop.src for loop in loops}) > 1:
-            raise ArgumentError(f"{self}: the loops are not as long as each other")
-        thread = loops[0].replace(arg=Axis(self.axes[0], AxisKind.GROUP))
+        """The kernel with this step done. Raises ArgumentError for loops of different or symbolic
+        lengths, those that are bound already, and those of which one is inside of another.
+        """
+        loops = {counter_of(kernel, axis) for axis in self.axes}
+        is_plain = all(loop.is_fixed and loop.kind in PLAIN_KINDS for loop in loops)
+        is_nested = any(len(loops & {*n.ranges, *n.src}) > 1 for n in kernel.toposort())
+        if len({loop.src for loop in loops}) > 1 or not is_plain or is_nested:
+            raise ArgumentError(f"{self}: the loops are not as long as each other, free and apart")
+        thread = counter_of(kernel, self.axes[0]).replace(arg=Axis(self.axes[0], AxisKind.GROUP))
         return kernel.substitute(dict.fromkeys(loops, thread))
