@@ -283,9 +283,16 @@ def test_many_clients_get_their_own_answers(shared: Running) -> None:
 def test_a_key_is_asked_for() -> None:
     with served(key="secret") as running:
         assert running.ask("/v1/models")[0] == 401
+        assert running.ask("/v1/models/another")[0] == 401  # not which one there is
         assert running.ask("/v1/completions", {"prompt": [1]})[0] == 401
         allowed = {**JSON, "Authorization": "Bearer secret"}
         assert running.ask("/v1/completions", {"prompt": [1]}, allowed)[0] == 200
+
+
+def test_a_key_may_have_any_letters() -> None:
+    with served(key="schlüssel") as running:
+        given = "Bearer schlüssel".encode().decode("latin-1")  # as curl sends it
+        assert running.ask("/v1/models", None, {"Authorization": given})[0] == 200
 
 
 def test_a_slow_body_is_left() -> None:

@@ -138,9 +138,10 @@ class Server:
     async def model_of_name(self, request: Request) -> Response:
         """The model, if the path names it."""
         name = request.path_params["name"]
+        found: Response = JSONResponse(self.entry())
         if name != self.model.name:
-            return failure(f"there is no model {name!r:.100}; {self.model.name} is served", 404)
-        return self.refused(request) or JSONResponse(self.entry())
+            found = failure(f"there is no model {name!r:.100}; {self.model.name} is served", 404)
+        return self.refused(request) or found
 
     def entry(self) -> dict[str, Any]:
         """The model, as a list of models shows it."""
@@ -157,7 +158,7 @@ class Server:
         if self.key is None:
             return None
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if hmac.compare_digest(given.encode(), self.key.encode()):
+        if hmac.compare_digest(given.encode("latin-1"), self.key.encode()):
             return None
         return failure("the API key is missing or wrong", 401)
 
@@ -173,7 +174,7 @@ class Server:
 
     async def answered(self, request: Request, is_chat: bool) -> Response:
         """The answer to a request for a text, in one piece or as a stream of events."""
-        if (refused := self.refused(request)) is not None:
+        if refused := self.refused(request):
             return refused
         try:
             asked = parsed(await self.body(request), is_chat)
