@@ -268,6 +268,8 @@ def captured(b: Builder) -> None:
         call = calls[place // len(returned)]
         b.parents[value.name] = ()
         b.views[value.name] = frozenset({name, *call})  # it may return what it was given
+        if inner.views[list(returned)[place % len(returned)]]:
+            b.frozen.add(value.name)  # a view passes gradients on, which others end
 
 
 def arguments(b: Builder, inner: Builder) -> tuple[str, ...]:
