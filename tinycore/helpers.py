@@ -365,7 +365,7 @@ def _shown(answer: Any, url: str) -> AbstractContextManager[Any]:
     """A server's answer, read with a progress bar on a terminal."""
     from tqdm import tqdm  # noqa: PLC0415  see __getattr__
 
-    return tqdm.wrapattr(
+    return tqdm.wrapattr(  # type: ignore[no-any-return]
         answer,
         "read",
         getattr(answer, "length", None),
