@@ -391,15 +391,18 @@ class Core:
         """
         node = graph.below_own(self.uop)
         base = base_of(node)
-        in_order = Op.CONTIGUOUS, Op.ASSIGN
-        if base.op in in_order or graph.is_copy(base) or graph.is_buffer(base):
+        parts = base.src if base.op is Op.MULTI else (base,)
+        in_order = {base_of(part).op for part in parts} <= {Op.CONTIGUOUS, Op.ASSIGN}
+        if in_order or graph.is_copy(base) or graph.is_buffer(base):
             return self
         source = base_of_view(node)
-        storage = self._view.storage if is_shared(source) else self._settle()
-        whole = storage.value
-        if base is not base_of(whole) or is_shared(source) or source.op is Op.CONST:
+        if (
+            is_shared(source)
+            or source.op is Op.CONST
+            or base is not base_of((storage := self._settle()).value)
+        ):
             return self._from_node(self.uop.alu(Op.CONTIGUOUS))
-        show(storage, UOp(Op.CONTIGUOUS, self.dtype, (whole,)))
+        show(storage, storage.value.alu(Op.CONTIGUOUS))
         return self
 
     def contiguous_backward(self) -> Self:

@@ -417,3 +417,15 @@ def test_values_that_are_equal_on_one_device_have_memory_of_their_own(
     expected = [[6, 6, -3, -1], [7, 6, -3, -1]]
     expected[written] = [n + 10 for n in expected[written]]
     assert [value.tolist() for value in values] == expected
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_a_copy_that_kernelize_cut_is_in_order(axis: int | None) -> None:
+    x = Tensor(A).shard(group(2), axis).realize()
+    copy = x.clone()
+    x.assign(x + 1)
+    (x + 1).kernelize()
+
+    same = copy.contiguous()
+    copy[:] = x
+    assert same.tolist() == (A + 1).tolist()
