@@ -564,3 +564,24 @@ def test_a_rate_may_be_a_tensor_of_one_element() -> None:
     assert optimizer.initial_lr == 0.5
     with pytest.raises(ArgumentError, match=r"SGD: lr is one number, got shape \(2,\)"):
         SGD([weight], lr=Tensor([0.1, 0.2]))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda p, at: LAMB(p, 0.1, device=at), lambda p, at: Adam(p, 0.1, device=at)]
+)
+def test_the_state_may_lie_on_another_device(
+    make: Callable[[list[Tensor], str | None], Optimizer],
+) -> None:
+    found = []
+    for device in ("PYTHON:1", None):
+        weight = Tensor(WEIGHT, device="PYTHON", requires_grad=True)
+        optimizer = make([weight], device)
+        for _ in range(2):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            with Tensor.train():
+                optimizer.step()
+        assert weight.device == "PYTHON"
+        found.append(weight.numpy())
+
+    numpy.testing.assert_allclose(found[0], found[1], rtol=1e-6)
