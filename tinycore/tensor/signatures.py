@@ -419,6 +419,8 @@ def check_signatures(cls: type, tensor: type) -> None:
             call = checked(name, member.__func__, tensor, own)
             setattr(cls, name, type(member)(call))
         elif isinstance(member, types.FunctionType):
+            if own:  # as kernels are told by what was called: `__add__`, not `add`
+                member.__qualname__ = f"{cls.__qualname__}.{name}"
             setattr(cls, name, checked(name, member, tensor, own))
         elif isinstance(member, property) and own:
             setattr(cls, name, with_checks_where_changed(member, tensor))

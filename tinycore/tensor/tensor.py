@@ -14,6 +14,7 @@ from typing import Final, Self
 from tinycore._deferred import module_named
 from tinycore._locks import lock
 from tinycore._setting import process
+from tinycore._tracebacks import shown_at_caller
 from tinycore.config import Context, Function, decorated, settings
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
@@ -40,6 +41,7 @@ class TensorType(type):
     def training(cls, value: bool) -> None:
         settings.TRAINING = value
 
+    @shown_at_caller
     def __setattr__(cls, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name != "training":  # templates were traced through the former methods
