@@ -10,7 +10,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from tinycore import __version__
@@ -72,9 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\ntinycore: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        with suppress(OSError):
-            sys.stdout.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what cannot be written
+        try:
+            print(end="", flush=True)
+        except OSError:  # what cannot be written shall not be tried again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         # where the pipe is broken, the reader of our output, such as `head`, has seen enough
         return 1 if isinstance(error, BrokenPipeError) else _explained(error)
     return status

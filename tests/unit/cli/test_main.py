@@ -226,3 +226,18 @@ def test_output_that_cannot_be_written_is_told() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("tinycore: [Errno 28] No space left on device\n")
     assert "Traceback" not in done.stderr
+
+
+def test_an_error_of_the_system_leaves_the_output_of_the_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> int:
+        raise PermissionError("not allowed")
+
+    monkeypatch.setattr("tinycore.cli.devices.run", fails)
+    assert main(["devices"]) == 1
+    os.write(1, b"still shown")
+
+    told = capfd.readouterr()
+    assert "not allowed" in told.err
+    assert told.out == "still shown"
