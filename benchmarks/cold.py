@@ -233,9 +233,9 @@ def kernels_of(name: str) -> tuple[float, list[Any]]:
         found.extend(items)
         return []
 
-    realize: Any = pkgutil.resolve_name("tinycore.engine.engine")
-    runs = realize.run_schedule, realize.lower_all
-    realize.run_schedule = realize.lower_all = note
+    engine: Any = pkgutil.resolve_name("tinycore.engine.engine")
+    runs = engine.run_schedule, engine.announce
+    engine.run_schedule = engine.announce = note
     try:
         step = MODELS[name]()
         found.clear()
@@ -243,7 +243,7 @@ def kernels_of(name: str) -> tuple[float, list[Any]]:
         step()
         seconds = time.thread_time() - began
     finally:
-        realize.run_schedule, realize.lower_all = runs
+        engine.run_schedule, engine.announce = runs
     return seconds, found
 
 
