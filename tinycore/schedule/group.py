@@ -32,7 +32,6 @@ class Refusal(Enum):
     MOVED = "one reads the other through movement or a reduction"
     OVERWRITTEN = "one overwrites what the other writes"
     BETWEEN = "a third kernel has to run between them"
-    SCORES = "one reads a product in its place, and may be in one kernel with that instead"
 
 
 def group_values(storage: Storage) -> KernelGroups:
@@ -75,15 +74,17 @@ class Grouper:
             return node.device, node.shape, node.arg, node.src[0]
         sizes = []
         for n in self.groups.region(node):
+            if self.groups.is_product(n):
+                return None  # operands are reused: such kernels want registers of their own
             if n.op is Op.REDUCE_AXIS:
-                if self.groups.expands(n):
-                    return None  # operands are reused: such kernels want registers of their own
                 sizes.append(tuple(n.src[0].shape[axis] for axis in n.arg[1]))
             elif n.op is Op.GATHER:
                 return None
-        # What never changes is left out of replays, where it has a kernel of its own.
+        # What never changes is left out of replays, where it has a kernel of its own. A chain of
+        # products may hold the weights of attention, which it does not store beside other values.
         is_invariant = node in self.groups.storage.invariant
-        return node.device, node.shape, tuple(dict.fromkeys(sizes)), is_invariant
+        chain = self.groups.products_in_place(node)
+        return node.device, node.shape, tuple(dict.fromkeys(sizes)), is_invariant, chain
 
     def find_home(self, group: KernelGroup, key: object) -> KernelGroup | None:
         """The latest group with the same loops that a new group may merge into."""
@@ -118,18 +119,8 @@ class Grouper:
             memory = self.groups.memory_of
             if any(n.op is Op.ASSIGN and memory(n) is memory(group.first) for n in ours):
                 return Refusal.OVERWRITTEN
-        if self.are_of_two_chains(group, other):
-            return Refusal.SCORES
         waits = [g for g in self.groups.predecessors(group) if g is not other]
         return Refusal.BETWEEN if self.groups.depends(waits, other) else None
-
-    def are_of_two_chains(self, group: KernelGroup, other: KernelGroup) -> bool:
-        """True if one of two groups may be inside of a chain of products without the other.
-
-        As the weights of attention, and the mask of dropout: a chain stores neither.
-        """
-        ours, theirs = (self.groups.products_in_place(g.first, g.inputs) for g in (group, other))
-        return bool(ours or theirs) and not ours & theirs
 
     def reads_in_place(self, node: UOp, source: UOp) -> bool:
         """True if every path from `source` to `node` is elementwise."""

@@ -8,7 +8,7 @@ nest.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
@@ -97,16 +97,16 @@ class KernelGroups(DependenceGraph):
         self.targets.update(dict.fromkeys(passed, memory))
         return memory
 
-    def products_in_place(self, node: UOp, inputs: Iterable[UOp]) -> frozenset[UOp]:
+    def products_in_place(self, node: UOp) -> frozenset[UOp]:
         """The products whose elements a kernel makes operands of a chain of products from."""
         if node.op is not Op.CAST or node.dtype not in chained_types(node.single_device):
             return frozenset()
-        same = [n for n in inputs if n.shape_or_none == node.shape and not is_leaf(n)]
-        return frozenset(n for n in same if self.is_product(n))
+        same = [n for n in self.reads(node) if n.shape_or_none == node.shape and not is_leaf(n)]
+        return frozenset(n for n in same if any(map(self.is_product, self.region(n))))
 
     def is_product(self, node: UOp) -> bool:
-        """True if the kernel of a node reduces operands that it reads several times."""
-        return any(n.op is Op.REDUCE_AXIS and self.expands(n) for n in self.region(node))
+        """True if a node reduces operands that its kernel reads several times."""
+        return node.op is Op.REDUCE_AXIS and self.expands(node)
 
     def expands(self, node: UOp) -> bool:
         """True if a kernel reads something several times for a node."""

@@ -150,8 +150,6 @@ class ProductChain(Group):
         super().__init__(first, limits, memory)
         self.unit = unit
         self.rows, self.between = iterations_of(first.loops[:-1]), iterations_of(first.loops[-1:])
-        self.seconds: list[Launch] = []
-        """The members that are second products."""
 
     def is_nest(self, launch: Launch) -> bool:
         """True for loops of which lengths may be set at launch."""
@@ -159,23 +157,18 @@ class ProductChain(Group):
 
     def refusal(self, launch: Launch) -> Refusal | None:
         """Why a kernel folds other columns than members store; None if it does not."""
-        written, is_sum = written_by(self.members), False
-        for access, place in launch.accesses.items():
-            for loop in access.src[1].ranges - {*launch.loops} if place in written else ():
-                is_sum = True
-                if iterations_of([loop]) != self.between:
-                    return Refusal.ROWS
-        if is_sum and iterations_of(launch.loops) > self.rows:
-            self.seconds.append(launch)
-        return None
+        written = written_by(self.members)
+        read = [i.src[1].ranges for i, place in launch.accesses.items() if place in written]
+        summed = frozenset().union(*read).difference(launch.loops)
+        return Refusal.ROWS if any(iterations_of([r]) != self.between for r in summed) else None
 
     def fused(self) -> Launch | str:
         """One kernel of all members that stores what others read, and what the last member writes;
         as text, why they form no chain."""
-        if not any(m in self.seconds for m in self.members):
+        wide = [m for m in self.members if iterations_of(m.loops) > self.rows]
+        if not any(m.folds for m in wide[1:]):
             return ""
-        kept = self.memory.kept(self.members) | self.members[-1].written
-        root = [m for m in self.members if iterations_of(m.loops) > self.rows][-1]
+        kept, root = self.memory.kept(self.members) | self.members[-1].written, wide[-1]
         found: Launch | str = Refusal.ROWS.value
         values: Inlined | None = Inlined(self.memory, self.members, root, is_one_pass=True)
         while values is not None and isinstance(found, str):
