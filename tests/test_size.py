@@ -34,7 +34,7 @@ BUDGETS: Final = {
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_352,
     "tinycore/render": 16_599,
-    "tinycore/schedule": 55_243,
+    "tinycore/schedule": 55_103,
     "tinycore/tensor": 13_688,
     "tinycore/tensor/autograd": 9_482,
     "tinycore/tensor/capture": 16_275,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 458_437
+SUM: Final = 458_297
 """The budgets of the core together."""
-FLOORS: Final = 421_184
+FLOORS: Final = 421_044
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from tinycore.dtype import dtypes
+from tinycore.schedule.index_values import is_number
 from tinycore.schedule.ranges import TRANSPARENT
 from tinycore.uop.movement import source_below
 from tinycore.uop.node import UOp
@@ -42,19 +43,14 @@ ROUNDING: Final = TRANSCENDENTAL | {
 """Arithmetic of floats that rounds its result."""
 
 
-def is_one_number(node: UOp) -> bool:
-    """True for one number, repeated."""
-    return source_below(node, MOVEMENT | SAME_VALUE).op is Op.CONST
-
-
 def sides(node: UOp) -> tuple[UOp, UOp] | None:
     """The two numbers that a node compares: directly, or as a difference with a constant."""
     if node.op not in COMPARISON or node.src[0].dtype is dtypes.bool:
         return None
     one, other = node.src
-    if not (is_one_number(one) or is_one_number(other)):
+    if not (is_number(one) or is_number(other)):
         return one, other
-    difference = source_below(other if is_one_number(one) else one, SAME_VALUE)
+    difference = source_below(other if is_number(one) else one, SAME_VALUE)
     if difference.op is Op.SUB:
         return difference.src[0], difference.src[1]
     if difference.op is Op.ADD:

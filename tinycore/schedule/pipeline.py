@@ -60,19 +60,9 @@ def place_writes(state: State) -> State:
     return replace(state, rewritten=place_partial_writes(state.sharded.parts, new_memory))
 
 
-def attend(state: State) -> State:
-    """Attention and its gradients are computed over all scores at once, in parts or in pieces."""
-    return replace(state, rewritten=choose_attention(state.rewritten))
-
-
-def use_windows(state: State) -> State:
-    """Adjoints of sliding windows become sliding windows, where they are made of images."""
-    return replace(state, rewritten=with_windows(state.rewritten))
-
-
-def lay_out(state: State) -> State:
-    """Operands of matrix units that are read many times are copied along a summed axis."""
-    return replace(state, rewritten=lay_out_operands(state.rewritten))
+def rewriting(rewrite: Callable[[Replacements], Replacements]) -> Callable[[State], State]:
+    """The pass that replaces nodes on single devices by others."""
+    return lambda state: replace(state, rewritten=rewrite(state.rewritten))
 
 
 def choose_storage(state: State) -> State:
@@ -146,9 +136,9 @@ def place_memory(state: State) -> State:
 SCHEDULE_PIPELINE: Final = (
     Pass("shard", shard, checks.sharded),
     Pass("partial writes", place_writes, checks.writes),
-    Pass("attention", attend, checks.writes),
-    Pass("windows", use_windows, checks.writes),
-    Pass("operand layout", lay_out, checks.writes),
+    Pass("attention", rewriting(choose_attention), checks.writes),
+    Pass("windows", rewriting(with_windows), checks.writes),
+    Pass("operand layout", rewriting(lay_out_operands), checks.writes),
     Pass("choose storage", choose_storage, checks.stored),
     Pass("limit buffers", respect_buffer_limit, checks.stored),
     Pass("split reductions", split, checks.writes),

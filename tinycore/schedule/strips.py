@@ -83,15 +83,12 @@ class Strips(Joined):
 
         None that is computed from an output of the group, which is stored later.
         """
-        late = set(group.outputs)
         found: dict[UOp, None] = {}
         for node in reversed(self.groups.computed(group)):
-            if not late.isdisjoint(node.src):
-                late.add(node)
             sizes = tuple([n for n in node.shape if n != 1])
             is_wide = len(sizes) > len(self.shape) and sizes[: len(self.shape)] == self.shape
             is_costly = node.op in COSTLY and is_wide and not self.groups.is_memory(node)
-            if is_costly and node not in late:
+            if is_costly and {*group.outputs}.isdisjoint(self.groups.reads(node)):
                 found[node] = None
         return [*found]
 
