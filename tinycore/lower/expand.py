@@ -9,10 +9,10 @@ its address moves, whether it is one vector access or one per lane.
 from __future__ import annotations
 
 import functools
-import itertools
-import math
 import operator
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import product, takewhile
 from typing import Final, NamedTuple
 
 from tinycore.dtype import dtypes
@@ -127,7 +127,7 @@ class Body:
 def instances(root: UOp, counters: tuple[UOp, ...]) -> list[UOp]:
     """A node for every combination of the counters' values, in one walk."""
     body = Body(root, counters)
-    return [body.at(steps) for steps in itertools.product(*[range(c.extent) for c in counters])]
+    return [body.at(steps) for steps in product(*[range(c.extent) for c in counters])]
 
 
 def placed(node: UOp, counter: UOp, step: int) -> UOp:
@@ -450,12 +450,9 @@ class Lanes:
             return node.with_src((self.at(index, 0), value))
         if self.stores_a_prefix(index):
             return self.store_prefix(node, value)
-        run = self.run_of(index)
-        rows = [range(i, i + run) for i in range(0, self.count, run)]
-        if run == 1 and (apart := self.distance_across(index)):
-            rows = [range(i, self.count, apart) for i in range(apart)]
-        parts = [node.with_src((self.at(index, r[0]), lanes_of(value, r))) for r in rows]
-        return UOp.group(*parts)
+        places = instances(index, (self.counter,))
+        runs = self.runs_of(places)
+        return UOp.group(*[node.with_src((places[r[0]], lanes_of(value, r))) for r in runs])
 
     def stores_a_prefix(self, index: UOp) -> bool:
         """True if lanes are neighbors in memory, of which the first so many may be stored."""
@@ -475,38 +472,27 @@ class Lanes:
             parts.append(node.with_src((partly, lane_of(value, step))))
         return UOp.group(*parts)
 
-    def distance_across(self, index: UOp) -> int:
-        """Distance of lanes that lie side by side where a whole tile is stored transposed, or 0."""
-        if Part.UNIT not in self.counter.number or self.count <= LARGEST_FRAGMENT:
-            return 0
-        side = math.isqrt(self.count)
-        return side if side**2 == self.count and self.lie_together(index, side, True) else 0
-
-    def run_of(self, index: UOp) -> int:
-        """Lanes of a matrix unit's result that lie side by side, in all of it: a power of two.
+    def runs_of(self, places: list[UOp]) -> list[list[int]]:
+        """Lanes of a matrix unit's result that follow one another in memory, under one gate.
 
         Other loops get lanes only along memory.
         """
         if Part.UNIT not in self.counter.number:
-            return 1
-        run = min(self.count, MOST_IN_RUN if self.count <= LARGEST_FRAGMENT else self.count)
-        while run > 1 and not self.lie_together(index, run):
-            run //= 2
-        return run
-
-    def lie_together(self, index: UOp, run: int, across: bool = False) -> bool:
-        """True if each so many lanes are neighbors in memory, under one gate.
-
-        Those are lanes one after the other, or across the rows of a square tile.
-        """
-        number = self.counter.number
-        outer = UOp.range(self.count // run, (*number, Part.TURN, 0), AxisKind.LOOP)
-        inner = UOp.range(run, (*number, Part.TURN, 1), AxisKind.VECTOR)
-        lanes = inner * (self.count // run) + outer if across else outer * run + inner
-        place, *gates = (
-            simplified(s.substitute({self.counter: lanes}), "lanes") for s in index.src[1:]
-        )
-        return coefficient(place, inner) == 1 and all(inner not in gate.ranges for gate in gates)
+            return [[lane] for lane in range(self.count)]
+        most = MOST_IN_RUN if self.count <= LARGEST_FRAGMENT else self.count
+        left: dict[tuple[UOp, ...], dict[int, int]] = defaultdict(dict)
+        for lane, place in enumerate(places):
+            address, *gates = (simplified(s, "lanes") for s in place.src[1:])
+            terms, start = terms_of(address)
+            left[sum_of(terms, 0), *gates][start] = lane
+        runs: list[list[int]] = []
+        for lanes in left.values():
+            while lanes:
+                first = next(iter(lanes))
+                near = list(takewhile(lanes.__contains__, range(first, first + most)))
+                size = 1 << len(near).bit_length() - 1
+                runs.append([lanes.pop(start) for start in near[:size]])
+        return sorted(runs)
 
 
 def expand(kernel: UOp) -> UOp:
