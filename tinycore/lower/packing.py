@@ -20,7 +20,7 @@ from tinycore.lower.steps.stage import (
     nest_of,
     staged_values,
 )
-from tinycore.lower.tile import Bind, Reorder, Split
+from tinycore.lower.tile import Bind
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -115,41 +115,26 @@ def has_layout(value: UOp, step: Stage, loops: dict[Number, UOp]) -> bool:
 
 
 def plan_fill(draft: Draft, number: int) -> None:
-    """Vectors along the rows of an array, loaded as vectors or by transposing squares."""
+    """Vectors along the rows of an array, loaded as vectors or by transposing squares.
+
+    Elements of the rows may be pairs.
+    """
     fill = fill_of(draft, number)
     lanes = draft.limits.vector_bytes // fill.src[0].src[1].dtype.itemsize
-    if dimensions_of(draft, is_pair=True):
-        fill_pairs(draft, list(fill.src[1:]), lanes // 2)
-        return
-    loads = loads_of(fill)
     *outer, row = fill.src[1:]
-    across = [r for r in outer if any(coefficient(n.src[1], r) == 1 for n in loads)]
-    along = any(coefficient(n.src[1], row) == 1 for n in loads)
+    pair = []
+    if dimensions_of(draft, is_pair=True):
+        lanes //= 2
+        pair, row = [Bind(row.number, AxisKind.PAIR)], outer.pop()
     if row.extent < lanes or lanes < 2:
         return
-    vector, vectors = row.number, list[Number]()
-    if row.extent > lanes:
-        draft.do(Split(vector, lanes))
-        vector, vectors = (*vector, 1), [(*vector, 0)]
-    draft.do(Bind(vector, AxisKind.VECTOR))
+    draft.cut(row.number, lanes, AxisKind.VECTOR)
+    draft.do(*pair)
     # Memory is contiguous across the rows of the array: vectors of as many rows are transposed.
-    if across and not along and across[-1].extent >= lanes:
-        square = across[-1].number
-        draft.cut(square, lanes, AxisKind.UNROLL)
-        rest = [r.number for r in outer if r is not across[-1]]
-        draft.do(Reorder(draft.present(*rest, (*square, 0), *vectors)))
-
-
-def fill_pairs(draft: Draft, loops: list[UOp], lanes: int) -> None:
-    """Vectors of pairs along the rows of an array whose elements are pairs."""
-    row, step = loops[-2:]
-    if row.extent < lanes or lanes < 2:
-        return
-    number = row.number
-    if row.extent > lanes:
-        draft.do(Split(number, lanes))
-        number = (*number, 1)
-    draft.do(Bind(number, AxisKind.VECTOR), Bind(step.number, AxisKind.PAIR))
+    loads = [] if pair else loads_of(fill)
+    across = [r for r in outer if any(coefficient(n.src[1], r) == 1 for n in loads)]
+    if across and across[-1].extent >= lanes:
+        draft.cut(across[-1].number, lanes, AxisKind.UNROLL)
 
 
 def fill_of(draft: Draft, number: int) -> UOp:
