@@ -20,24 +20,19 @@ from tinycore.uop.symbolic import simplified
 
 
 def peel_borders(draft: Draft) -> list[Number]:
-    """Peel the borders of one loop. The parts of the loop; none if no loop has borders."""
+    """Peel the borders of one loop, of a sum unless that is just a small window. The parts of the
+    loop; none if no loop has borders."""
     facts = draft.facts
-    for loop in reversed(loops_with_borders(facts)):
-        contiguous = any(facts.stride(n, loop) == 1 for n in facts.accesses)
+    is_window = all(r.extent <= SMALL_LOOP for r in facts.reduced)
+    for loop in (*facts.reduced[::-1], *(facts.outputs[::-1] if is_window else ())):
         steps = steps_compared(facts, loop)
         edges = (0, *steps, loop.extent)
         widest = max(b - a for a, b in itertools.pairwise(edges))
+        contiguous = loop.is_fixed and any(facts.stride(n, loop) == 1 for n in facts.accesses)
         if contiguous and 1 <= len(steps) < MOST_PEELED and widest >= LEAST_LANES:
             draft.do(Peel(number := loop.number, steps))
             return [(*number, part) for part in range(len(edges) - 1)]
     return []
-
-
-def loops_with_borders(facts: KernelFacts) -> list[UOp]:
-    """The loops to look for borders in: the reduction's own, unless it is just a small window."""
-    is_window = all(r.extent <= SMALL_LOOP for r in facts.reduced)
-    loops = [*(facts.outputs if is_window else ()), *facts.reduced]
-    return [r for r in loops if r.is_fixed]
 
 
 def steps_compared(facts: KernelFacts, loop: UOp) -> tuple[int, ...]:
@@ -47,7 +42,7 @@ def steps_compared(facts: KernelFacts, loop: UOp) -> tuple[int, ...]:
     """
     found = set[int]()
     for node in facts.nodes:
-        if node.op is Op.CMPLT and loop in node.ranges:
+        if node.op is Op.CMPLT:
             a, b = node.src
             if b.op is Op.CONST:
                 found |= steps_reaching(a, loop, b.arg)
@@ -60,7 +55,7 @@ def steps_reaching(value: UOp, loop: UOp, bound: int) -> set[int]:
     """The steps of a loop from which on a value may reach a bound, and does for certain."""
     move = coefficient(value, loop) or 0
     others = [r for r in value.ranges if r is not loop]
-    if move < 1 or any(not r.is_fixed or r.extent > SMALL_LOOP for r in others):
+    if move < 1 or any(r.extent > SMALL_LOOP for r in others):
         return set()
     rest = simplified(value - loop * move, "borders")
     return {-((least - bound) // move) for least in (int(rest.vmin), int(rest.vmax))}

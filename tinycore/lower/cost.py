@@ -187,23 +187,18 @@ def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
     gathers = any((facts.stride(n, axis) or 0) > LONGEST_STRIDE for n in read)
     once = 1 / min(facts.longest_reduction, AMORTIZED_STEPS) if shares or gathers else 1.0
     stored = set(facts.stored)
-    wide = [r for r in facts.outputs if r is not axis and r.extent >= lanes]
-    suited = ((n, r) for n in read for r in wide if facts.stride(n, r) == 1)
+    suited = ((n, r) for n in read for r in facts.outputs if facts.stride(n, r) == 1)
     others = not all(facts.is_window(n, r) for n, r in suited)
     for access in facts.accesses:
         stride, is_loaded = facts.stride(access, axis), access not in stored
-        strided = stride is not None and 1 < stride <= LONGEST_STRIDE
-        strided = strided and (is_loaded or facts.interleaved(access, axis) != [])
-        is_shared = shares and access in read
         weight = 1 if access in read else once
-        again = is_loaded and reads_if_packed(facts, limits, access, axis)
         if stride == 1:
             total += weight
-            if is_shared and facts.is_window(access, axis):
+            if facts.is_window(access, axis):
                 total -= SHUFFLE_CYCLES  # vectors of a window start anywhere in a cache line
-        elif again:
+        elif again := reads_if_packed(facts, limits, access, axis):
             total += weight - others * PACK_CYCLES / again
-        elif strided:
+        elif stride is not None and 1 < stride <= LONGEST_STRIDE:
             total -= SHUFFLE_CYCLES * (1 - once)
         elif is_loaded and facts.repeats(access, axis, lanes):
             total += 1 - SHUFFLE_CYCLES
@@ -211,7 +206,7 @@ def accesses_served(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
             # A scattered store takes as long as two vectors' worth of steps of the reduction.
             often = weight if is_loaded else min(1.0, 2 * lanes / facts.longest_reduction)
             total -= SCATTER_CYCLES * often
-        elif is_shared:
+        elif access in read:
             total += 1
         if len(access.src) > 2 and axis in access.src[2].ranges:
             total -= SCATTER_CYCLES

@@ -162,19 +162,12 @@ def order_reductions(draft: Draft) -> None:
     """
     for nest in dict.fromkeys(n.src[1:] for n in draft.facts.reductions):
         facts = draft.facts
-        members = (n for n in facts.reductions if n.src[1:] == nest)
-        read = {n for m in members for n in facts.below(m) if n.op is Op.INDEX}
-        moves = {r: [facts.stride(n, r) for n in read] for r in nest if r.is_fixed}
-        if len(moves) < len(nest) or any(m is None for found in moves.values() for m in found):
-            continue
-        far = {r: [abs(m or 0) for m in found] for r, found in moves.items()}
+        far = {r: [abs(facts.stride(n, r) or 0) for n in facts.loads] for r in nest}
         order = sorted(nest, key=lambda r: -max(far[r], default=0))
-        falls = (
-            # An operand that stands still along the outer loop does not mind.
-            all(b <= a or a == 0 for a, b in zip(far[outer], far[inner], strict=True))
-            for outer, inner in itertools.combinations(order, 2)
-        )
-        if order != [*nest] and all(falls):
+        moves = ((far[a], far[b]) for a, b in itertools.pairwise(order))
+        # An operand that stands still along the outer loop does not mind.
+        falls = all(b <= a or a == 0 for both in moves for a, b in zip(*both, strict=True))
+        if order != [*nest] and falls and all(r.is_fixed for r in nest):
             draft.do(Reorder(tuple(r.number for r in order)))
 
 

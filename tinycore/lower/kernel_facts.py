@@ -62,7 +62,7 @@ class KernelFacts:
     @cached_property
     def nodes(self) -> list[UOp]:
         """All nodes, sources first."""
-        return self.below(self.roots[0] if len(self.roots) == 1 else UOp.sink(*self.roots))
+        return self.below(UOp.sink(*self.roots))
 
     # --- loops
 
@@ -190,22 +190,14 @@ class KernelFacts:
 
     def interleaved(self, access: UOp, axis: UOp) -> list[UOp]:
         """The short output loop whose steps lie between those of another, if there is one."""
-        stride = self.stride(access, axis)
-        loops = [r for r in self.outputs if r is not axis and 1 < r.extent <= SMALL_LOOP]
-        loops = [r for r in loops if self.stride(access, r) == 1 and r.is_fixed]
-        return [r for r in loops if r.extent == stride]
+        beside = [r for r in self.outputs if r.is_fixed and self.stride(access, r) == 1]
+        lies = self.stride(access, axis)
+        return [r for r in beside if 1 < r.extent <= SMALL_LOOP and r.extent == lies]
 
-    def footprint(self, loops: list[UOp], least_reuse: int = 0) -> int:
-        """The bytes that reductions read in some loops, each access from first to last byte.
-
-        Only accesses that are repeated at least `least_reuse` times count.
-        """
-        total = 0
-        for access in self.loads:
-            if math.prod(r.extent for r in loops if r not in access.ranges) >= least_reuse:
-                start, stop = interval(access.src[1], access.src[1].ranges.difference(loops))
-                total += stop - start
-        return total * self.itemsize
+    def footprint(self, loops: list[UOp]) -> int:
+        """The bytes that reductions read in some loops, each access from first to last byte."""
+        spans = (interval(n.src[1], n.src[1].ranges.difference(loops)) for n in self.loads)
+        return sum(stop - start for start, stop in spans) * self.itemsize
 
     @cached_property
     def overwrites(self) -> bool:
@@ -254,7 +246,7 @@ class KernelFacts:
     def longest_reduction(self) -> int:
         """The steps of the longest reduction; 1 without any."""
         nests = map(loops_of, self.reductions)
-        return max((math.prod(r.extent for r in n if self.may_cut(r)) for n in nests), default=1)
+        return max((math.prod(r.extent for r in n) for n in nests), default=1)
 
     @cached_property
     def simultaneous(self) -> int:
