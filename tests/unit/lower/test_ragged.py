@@ -112,13 +112,13 @@ def test_what_was_added_before_is_not_read_as_a_number() -> None:
     assert [factor.op for factor in product.src] == [Op.WHERE, Op.WHERE]
 
 
-@pytest.mark.parametrize("tail", [Tail.AUTO, Tail.REMAINDER, Tail.SHIFT])
+@pytest.mark.parametrize("tail", [Tail.AUTO, Tail.SHIFT])
 def test_the_tail_of_results_under_each_strategy(tail: Tail) -> None:
     ast = kernels(buffer(10) * buffer(10))[0].arg.ast
     plan: Plan = (Split((0,), 4, tail),)
-    loops = {r.arg.number: r.extent for r in counters(applied(ast, plan, NARROW))}
+    loops = [r.arg.number for r in counters(applied(ast, plan, NARROW))]
 
-    assert loops.get((0, 2)) == (2 if tail is Tail.REMAINDER else None)
+    assert (0, 2) not in loops
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()))
 
 

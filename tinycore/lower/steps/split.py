@@ -40,10 +40,8 @@ class Tail(enum.Enum):
     """Tail strategy: how a Split handles extents that the factor does not divide."""
 
     AUTO = "auto"
-    """SHIFT for an output, unless the kernel overwrites what it reads; then, and in a reduction,
-    REMAINDER, or GUARD for an output of symbolic length."""
-    REMAINDER = "remainder"
-    """A remainder loop, (axis, 2)."""
+    """SHIFT for an output, unless the kernel overwrites what it reads; then, and in a reduction, a
+    remainder loop, (axis, 2), or GUARD for an output of symbolic length."""
     SHIFT = "shifted"
     """The last step starts early. An output is computed twice there; in a reduction the tail has a
     loop of its own, (axis, 2), of full length, whose steps that were folded before are masked. A
@@ -75,22 +73,23 @@ class Split:
         passes_end = self.tail in (Tail.GUARD, Tail.GATE)
         if by < 1 or (by > counter.extent and not passes_end):
             raise ArgumentError(f"{self}: steps of {by} do not cut a loop of {counter.extent}")
-        if not counter.is_fixed and not self.is_guarded(counter):
+        is_reduced = counter.kind is AxisKind.REDUCE
+        if not counter.is_fixed and is_reduced and self.tail is not Tail.GUARD:
             return with_remainder(kernel, counter, by)
         if counter.is_fixed and counter.extent % by == 0:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
         closers = closer_of(kernel, counter)
-        if counter.kind is not AxisKind.REDUCE and closers[0].op is Op.REDUCE:
+        if not is_reduced and closers[0].op is Op.REDUCE:
             raise ArgumentError(f"{self}: a fold over a loop that is bound already has no rest")
         if passes_end:
             return guarded(kernel, counter, by, self.tail is Tail.GATE)
-        if counter.kind is AxisKind.REDUCE:
+        if is_reduced:
             kernel = with_remainder(kernel, counter, by)
             return masked_tail(kernel, self.axis, by) if self.tail is Tail.SHIFT else kernel
         (end,) = closers
         # The last tile begins earlier and computes some elements again, to the same values: not if
         # it reads what it overwrites.
-        is_shifted = self.tail in (Tail.AUTO, Tail.SHIFT) and not overwrites_what_it_reads(end)
+        is_shifted = not overwrites_what_it_reads(end)
         if not counter.is_fixed:
             return guarded(kernel, counter, by, is_shifted=is_shifted)
         if is_shifted:
@@ -98,12 +97,6 @@ class Split:
             start = (outer * by).minimum(counter.extent - by)
             return replace_counter(kernel, counter, outer, inner, start + inner)
         return with_remainder(kernel, counter, by)
-
-    def is_guarded(self, counter: UOp) -> bool:
-        """True if the last step of a loop of symbolic length may pass its end."""
-        if counter.kind is AxisKind.REDUCE:
-            return self.tail is Tail.GUARD
-        return self.tail is not Tail.REMAINDER
 
 
 def parts(counter: UOp, steps: int | UOp, by: int) -> tuple[UOp, UOp, UOp]:
