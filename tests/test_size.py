@@ -26,8 +26,8 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_176,
     "tinycore/engine": 20_594,
-    "tinycore/lower": 44_060,
-    "tinycore/lower/steps": 9_520,
+    "tinycore/lower": 44_010,
+    "tinycore/lower/steps": 9_390,
     "tinycore/lower/strategies": 24_675,
     "tinycore/linalg": 7_526,
     "tinycore/nn": 16_747,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 457_732
+SUM: Final = 457_552
 """The budgets of the core together."""
-FLOORS: Final = 420_479
+FLOORS: Final = 420_299
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

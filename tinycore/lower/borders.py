@@ -11,7 +11,7 @@ from tinycore.lower.cost import LEAST_LANES
 from tinycore.lower.draft import Draft
 from tinycore.lower.kernel_facts import SMALL_LOOP, KernelFacts
 from tinycore.lower.loops import Number
-from tinycore.lower.steps.peel import MOST_PEELED
+from tinycore.lower.steps.split import MOST_PEELED
 from tinycore.lower.tile import Peel
 from tinycore.uop.affine import coefficient
 from tinycore.uop.node import UOp

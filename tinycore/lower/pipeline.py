@@ -20,12 +20,12 @@ from tinycore.lower.dtypes import lower_dtypes, stage_bits
 from tinycore.lower.expand import expand
 from tinycore.lower.hints import mark_nontemporal, mark_prefetches
 from tinycore.lower.image_access import lower_images
+from tinycore.lower.lanes import instructions, scalars
 from tinycore.lower.linearize import linearize
 from tinycore.lower.math import lower_math
 from tinycore.lower.plan import planned
 from tinycore.lower.predicate import gates
 from tinycore.lower.registers import reduce_to_registers
-from tinycore.lower.scalars import instructions, scalars
 from tinycore.lower.tighten import tighten
 from tinycore.lower.tile import Plan, apply_plan
 from tinycore.render.base import Limits, LinearKernel, Renderer, value_names

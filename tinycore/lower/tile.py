@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tinycore.lower.steps.accumulate import Accumulate
-from tinycore.lower.steps.bind import Bind
+from tinycore.lower.steps.bind import Bind, Reorder, Unite
 from tinycore.lower.steps.chain import Chain
 from tinycore.lower.steps.fuse import Fuse
 from tinycore.lower.steps.pair import Pair
-from tinycore.lower.steps.peel import Peel
-from tinycore.lower.steps.reorder import Reorder
-from tinycore.lower.steps.split import Split, Tail
+from tinycore.lower.steps.split import Peel, Split, Tail
 from tinycore.lower.steps.stage import Stage
 from tinycore.lower.steps.tensorize import Tensorize
-from tinycore.lower.steps.unite import Unite
 from tinycore.uop.node import UOp
 from tinycore.uop.symbolic import simplified
 

@@ -1,11 +1,13 @@
-"""Split: cut a loop into an outer and an inner one, with a tail strategy.
+"""Split and Peel: cut a loop into steps, with a tail strategy, or into consecutive loops.
 
-Floor 3'. The split of Halide and TVM; `Tail` names what Halide calls a TailStrategy.
+Floor 3'. The split of Halide and TVM; `Tail` names what Halide calls a TailStrategy. Peel is index
+set splitting: a gate that compares the counter with a peeling point is constant in each part.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +36,10 @@ REST: Final = 2
 """Number of the remainder loop."""
 MASKED: Final = "masked"
 """The `arg` of a MIN that keeps an index in range in steps whose results are masked."""
+
+MOST_PEELED: Final = 5
+"""Parts of a loop at most, each of which is compiled: two steps at either end, and what is
+between."""
 
 
 class Tail(enum.Enum):
@@ -97,6 +103,36 @@ class Split:
             start = (outer * by).minimum(counter.extent - by)
             return replace_counter(kernel, counter, outer, inner, start + inner)
         return with_remainder(kernel, counter, by)
+
+
+@dataclass(frozen=True)
+class Peel:
+    """Split a loop into consecutive loops at some steps: (axis, 0), (axis, 1), ... in order."""
+
+    axis: Number
+    at: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"peel({text_of(self.axis)} at {' '.join(map(str, self.at))})"
+
+    def apply(self, kernel: UOp) -> UOp:
+        """The kernel with the body once for each part, the loops inside of it copied.
+
+        Raises ArgumentError for a part without steps, or whose number is known at launch only.
+        """
+        counter = counter_of(kernel, self.axis)
+        edges = (0, *self.at, counter.extent)
+        if sorted({*edges}) != [*edges] or not counter.is_fixed:
+            raise ArgumentError(
+                f"{self}: a part of {counter.extent} steps has none, or no fixed end"
+            )
+        number, kind = counter.arg
+        parts = []
+        for part, (start, stop) in enumerate(itertools.pairwise(edges)):
+            here = UOp.range(stop - start, (*number, part), kind)
+            parts.append(Consecutive((here,), here + start, (part,)))
+        done = {c: peeled(c, counter, parts) for c in closer_of(kernel, counter)}
+        return kernel.substitute(done)
 
 
 def parts(counter: UOp, steps: int | UOp, by: int) -> tuple[UOp, UOp, UOp]:
