@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from tinycore.dtype import PointerDType
@@ -92,7 +93,10 @@ def fills(stores: list[UOp], counter: UOp) -> bool:
     if move <= 0 or any(base is not counter and counter in base.ranges for base in terms):
         return False
     streams = {(start - first) // move for _, start in places}
-    gathered = len(streams) <= MOST_STREAMS or kind.size_bytes >= LINE_BYTES
+    part = max(LINE_BYTES // kind.size_bytes, 1)
+    starts = pairwise(start for _, start in places)
+    in_turn = all(b - a == kind.count for i, (a, b) in enumerate(starts, 1) if i % part)
+    gathered = len(streams) <= MOST_STREAMS or in_turn
     return gathered and len(places) * kind.count == move * len(streams)
 
 

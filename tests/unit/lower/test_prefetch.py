@@ -75,11 +75,11 @@ def test_blocks_of_a_transposed_copy_fetch_those_after_the_next() -> None:
     limits = replace(LIMITS, stream_bytes=4 * 1024 * 64)
     kernel = turned(1024, 64)
     plan = plan_for(kernel, limits)
-    square = [step.by for step in plan if step in (Split((1,), 8), Split((0,), 16))]
+    square = [step.by for step in plan if step in (Split((1,), 16), Split((0,), 16))]
 
-    assert square == [8, 16]
-    assert fetches(kernel, limits, plan) == 2 * [2 * 8 * 1024 * 4] * 8, "two vectors of eight rows"
-    assert fetches(turned(64, 1024), limits, plan_for(turned(64, 1024), limits)) == []
+    assert square == [16, 16]
+    assert fetches(kernel, limits, plan) == 2 * [2 * 16 * 1024 * 4] * 16, "two vectors of 16 rows"
+    assert fetches(turned(32, 2048), limits, plan_for(turned(32, 2048), limits)) == []
     assert fetches(kernel, replace(limits, stream_bytes=1 << 30), plan) == []
 
 

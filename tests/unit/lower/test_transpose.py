@@ -11,11 +11,12 @@ import pytest
 from tiny_testing.kernels import element, load, store
 from tinycore import Context, Tensor
 from tinycore.dtype import DType, dtypes
+from tinycore.lower.hints import mark_nontemporal
 from tinycore.lower.pipeline import expand_loops
 from tinycore.lower.plan import plan_for
 from tinycore.lower.register_transpose import transposed
 from tinycore.lower.tile import Bind, Split, apply_plan
-from tinycore.render.base import Limits, Renderer
+from tinycore.render.base import STREAM, Limits, Renderer
 from tinycore.uop.evaluate import evaluate
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -62,6 +63,22 @@ def test_whole_lines_are_read_where_little_is_read_twice(extent: int, tall: int)
 
     assert Split((1,), 8) in plan
     assert Split((0,), tall) in plan
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "wide"),
+    [(64, 64, 16), (64, 40, 8), (40, 64, 8), (1000, 64, 8)],
+    ids=["whole lines", "parts of lines stored", "parts of lines read", "a line read twice"],
+)
+def test_whole_lines_are_stored_in_turn_past_the_caches(rows: int, columns: int, wide: int) -> None:
+    limits = Limits(vector_bytes=32, stream_bytes=1)
+    kernel = turned(rows, columns)
+    plan = plan_for(kernel, limits)
+
+    stored = mark_nontemporal(expand_loops(apply_plan(kernel, plan), Renderer(limits)), limits)
+
+    assert Split((1,), wide) in plan
+    assert {n.arg == STREAM for n in stored.every(Op.STORE)} == {wide == 16}
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,16 @@ def transpose_blocks(draft: Draft) -> None:
     assert found is not None, "the kernel has squares"  # or else there is no proposal
     column, row = found
     inside, across = column.number, row.number
-    tall = draft.size("rows", squares_of_line(draft.facts, row, lanes), row.extent, least=2)
+    tall, wide = block_of_lines(draft.facts, draft.limits, row, column, lanes)
     draft.do(
-        Split(inside, lanes),
-        Split(across, tall),
-        Bind((*inside, 1), AxisKind.VECTOR),
-        Bind((*across, 1), AxisKind.UNROLL),
+        Split(inside, draft.size("columns", wide, column.extent, least=2)),
+        Split(across, draft.size("rows", tall, row.extent, least=2)),
     )
+    lane: Number = (*inside, 1)
+    if wide > lanes:
+        draft.do(Split(lane, lanes), Bind((*lane, 0), AxisKind.UNROLL))
+        lane = (*lane, 1)
+    draft.do(Bind(lane, AxisKind.VECTOR), Bind((*across, 1), AxisKind.UNROLL))
     over, along = (*across, 0), (*inside, 0)
     loops = {r.number: r for r in draft.facts.outputs if r.kind is AxisKind.LOOP}
     order = [n for n in loops if n not in (over, along)]
@@ -105,17 +108,23 @@ def transpose_blocks(draft: Draft) -> None:
     draft.do(Reorder(draft.present(*order, (*over, 1), (*along, 1))))
 
 
-def squares_of_line(facts: KernelFacts, row: UOp, lanes: int) -> int:
-    """Squares along a row whose stores cover whole cache lines: a partial line is soon evicted.
+def block_of_lines(
+    facts: KernelFacts, limits: Limits, row: UOp, column: UOp, lanes: int
+) -> tuple[int, int]:
+    """Elements along a row and along a column that are copied at once: those of whole cache lines,
+    since a partial line is soon evicted. Rows that are far apart map to few sets of a cache.
 
-    Rows that are far apart map to few sets of a cache. One square only, if whole lines would copy
-    much twice, or if the kernel is bound by arithmetic, for which more elements need more
-    registers.
+    Lines of both, if both loops are whole lines: stores fill each line in turn and may go past the
+    caches. Copies of 512 x 512 to 4096 x 4096 of 1 to 8 bytes take .45 to 1.05 of the time with
+    AVX2, .4 to 1 with SSE (EPYC). One square, if whole lines would copy much twice, or if the
+    kernel is bound by arithmetic, for which more elements need more registers.
     """
     line = max(LINE_BYTES // facts.itemsize, lanes)
     again = -row.extent % line
-    plain = not any(n.op in TRANSCENDENTAL for n in facts.nodes)
-    return line if plain and again * MOST_AGAIN <= row.extent else lanes
+    if again * MOST_AGAIN > row.extent or any(n.op in TRANSCENDENTAL for n in facts.nodes):
+        return lanes, lanes
+    whole = limits.stream_bytes and not again and column.extent % line == 0
+    return line, line if whole else lanes
 
 
 # --- a grid
