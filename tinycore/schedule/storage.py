@@ -64,9 +64,11 @@ COSTS = (
     | dict.fromkeys((Op.SQRT, Op.RECIPROCAL, Op.FDIV), 3)
     | dict.fromkeys(DIVISIONS, 3)
     | dict.fromkeys((Op.CAST, Op.BITCAST, *COMPARISON), 0)
-    | {Op.THREEFRY: 60}
+    | {Op.THREEFRY: 60, Op.SIN: 30}
 )
-"""Costs of ops that do not cost 1. A comparison counts as part of the selection that it is for."""
+"""Costs of ops that do not cost 1. A comparison counts as part of the selection that it is for.
+A sine reduces its argument with more digits than it has, and takes the time of five exponentials on
+an EPYC; embeddings of positions by rotation read its few values at all heads."""
 ALWAYS_STORED = frozenset({Op.CONTIGUOUS, Op.COPY, Op.ASSIGN, Op.SCAN_AXIS, Op.MERGE_AXIS})
 SHIFTING = MOVEMENT | {Op.REDUCE_AXIS, Op.GATHER}
 """Ops that read their source at other points than their own."""

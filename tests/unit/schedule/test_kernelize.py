@@ -70,6 +70,13 @@ def test_expanded_reduction_gets_memory() -> None:
     assert len(kernels(centered)) == 2
 
 
+@pytest.mark.parametrize(("op", "count"), [(Op.SIN, 2), (Op.EXP, 1), (Op.SQRT, 1)])
+def test_an_expanded_sine_gets_memory(op: Op, count: int) -> None:
+    rotated = buffer(64, 6) * expand(buffer(1, 6).alu(op), (64, 6))
+
+    assert len(kernels(rotated)) == count
+
+
 def test_reduction_used_twice_after_meeting_again_stays_fused() -> None:
     x = total(buffer(8, 4), 1)
 
