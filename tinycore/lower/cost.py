@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from tinycore.lower.draft import PROPOSAL, Draft
@@ -219,15 +220,14 @@ def reads_if_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) 
     ranges, others = access.src[1].ranges, [r for r in facts.outputs if r is not axis]
     if not facts.is_cuttable or axis not in facts.outputs or ranges.isdisjoint(facts.reduced):
         return 0
-    again = math.prod(r.extent for r in others if r not in ranges)
+    # It is packed right outside the loops over rows, inside of all loops of its address.
+    again = math.prod(r.extent for r in takewhile(lambda r: r not in ranges, reversed(others)))
     depth = math.prod(r.extent for r in facts.reduced) * limits.vector_bytes
     return again * (
         facts.stride(access, axis) not in (0, None)
         and len(access.src) == 2
         and not facts.is_window(access, axis)
         and again >= MOST_ROWS * LEAST_REUSE
-        # right outside the loops over rows: all loops of its address must be further out
-        and others[-1] not in ranges
         and depth <= limits.cache_bytes // 2
     )
 

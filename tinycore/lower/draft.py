@@ -25,7 +25,7 @@ from tinycore.lower.tile import (
     apply_plan,
 )
 from tinycore.render.base import Limits, pointer_of
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import coefficient, digit_size
 from tinycore.uop.node import UOp
 from tinycore.uop.op import CLOSERS, COMPOUND, AxisKind, Op
 
@@ -175,6 +175,19 @@ def fuse_loops(draft: Draft) -> None:
     """Join neighboring loops that every address sees as one."""
     while (pair := next(fusible(draft), None)) is not None:
         draft.do(Fuse(pair[0].number, pair[1].number))
+
+
+def split_digits(draft: Draft) -> bool:
+    """Split output loops that all addresses divide by one size, such as heads and their features.
+
+    An address has a stride along each of the two loops, but none along the loop before the split.
+    True if there are any.
+    """
+    loops = [r for r in draft.facts.launchable if r.is_fixed]
+    sizes = {r.number: digit_size(r, draft.facts.nodes) for r in loops}
+    steps = [Split(number, size) for number, size in sizes.items() if size is not None]
+    draft.do(*steps)
+    return bool(steps)
 
 
 def fusible(draft: Draft) -> Iterator[tuple[UOp, UOp]]:

@@ -250,8 +250,10 @@ class KernelFacts:
 
     @cached_property
     def simultaneous(self) -> int:
-        """Most reductions that share their loops, and so the registers for accumulators."""
-        return max(Counter(node.src[1:] for node in self.reductions).values(), default=1)
+        """Most reductions that share their loops, or are copies of one by a loop that is unrolled,
+        and so the registers for accumulators."""
+        copies = math.prod(r.extent for r in self.loops_of_kind(AxisKind.UNROLL))
+        return copies * max(Counter(node.src[1:] for node in self.reductions).values(), default=1)
 
     @cached_property
     def are_side_by_side(self) -> bool:

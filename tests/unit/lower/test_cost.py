@@ -13,9 +13,12 @@ from tests.unit.lower.test_tile import run
 from tinycore import Context, Tensor
 from tinycore.builtin.interpreter import PythonRenderer
 from tinycore.lower.cost import cycles_of_shared_tile, cycles_of_step, cycles_of_thread
-from tinycore.lower.pipeline import KERNEL_PIPELINE, lower
+from tinycore.lower.pipeline import KERNEL_PIPELINE, expand_loops, lower
 from tinycore.lower.plan import drafted, plan_for
+from tinycore.lower.tile import Split, apply_plan
+from tinycore.render.base import Renderer
 from tinycore.uop.node import UOp
+from tinycore.uop.op import Op
 
 CASES: dict[str, Callable[[], Tensor]] = {
     "row sums": lambda: Tensor.empty(6, 40).sum(1),
@@ -24,6 +27,9 @@ CASES: dict[str, Callable[[], Tensor]] = {
     "running sums": lambda: Tensor.empty(5, 12).cumsum(1),
     "convolution": lambda: Tensor.empty(1, 3, 9, 14).conv2d(Tensor.empty(5, 3, 3, 3), padding=1),
     "elementwise": lambda: Tensor.empty(9, 21) + Tensor.empty(9, 1),
+    "windows side by side": lambda: Tensor.empty(2, 6, 7, 9).conv_transpose2d(
+        Tensor.empty(6, 4, 2, 2), stride=2
+    ),
 }
 
 
@@ -43,6 +49,20 @@ def test_dearer_proposals_are_legal_and_compute_the_same(case: str, rank: int) -
 
     applied(ast, plan, AVX2)
     numpy.testing.assert_allclose(run(ast, plan), run(ast, ()), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", [2, 4, 16])
+def test_places_of_windows_side_by_side_are_a_loop_of_their_own(size: int) -> None:
+    with Context(DEV="PYTHON"):
+        x, w = Tensor.empty(2, 24, 16, 16), Tensor.empty(24, 16, size, size)
+        (item,) = x.conv_transpose2d(w, stride=size).schedule()
+
+    plan = plan_for(item.ast, AVX2)
+    planned = expand_loops(apply_plan(item.ast, plan), Renderer(AVX2))
+
+    assert size in {step.by for step in plan if isinstance(step, Split)}
+    assert any(n.dtype.count == 8 for n in planned.every(Op.LOAD))
+    assert all(len({*n.src}) == 1 for n in planned.every(Op.VECTORIZE)), "no lane is loaded alone"
 
 
 def test_the_graph_is_printed_after_each_pass(capsys: pytest.CaptureFixture[str]) -> None:

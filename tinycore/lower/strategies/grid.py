@@ -23,7 +23,7 @@ from tinycore.lower.cost import (
     own_proposals,
     suits_lanes,
 )
-from tinycore.lower.draft import UNROLLED, Draft, fuse_loops, unroll_sums
+from tinycore.lower.draft import UNROLLED, Draft, fuse_loops, split_digits, unroll_sums
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.lower.loops import Number, fills_of
 from tinycore.lower.steps.split import may_be_empty
@@ -33,9 +33,8 @@ from tinycore.lower.strategies.grid_stages import GROUPS_BESIDE
 from tinycore.lower.strategies.levels import RegisterTile, levels_of
 from tinycore.lower.strategies.unit_product import UnitProduct, units_for
 from tinycore.lower.strategies.vector_product import VectorProduct
-from tinycore.lower.tile import Bind, Split, Tail
+from tinycore.lower.tile import Bind, Tail
 from tinycore.render.base import Limits
-from tinycore.uop.affine import digit_size
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
@@ -66,17 +65,6 @@ def plan_grid(draft: Draft) -> None:
     wanted = min(limits.block_wanted, limits.block_threads)
     wanted = draft.size("threads", wanted, limits.block_threads)
     apply_cheapest(draft, own_proposals(facts, limits), propose_grid(facts, limits, wanted))
-
-
-def split_digits(draft: Draft) -> None:
-    """Split output loops that all addresses divide by one size, such as heads and their features.
-
-    An address has a stride along each of the two loops, but none along the loop before the split.
-    """
-    for loop in draft.facts.launchable:
-        size = digit_size(loop, draft.facts.nodes) if loop.is_fixed else None
-        if size is not None:
-            draft.do(Split(loop.number, size))
 
 
 def propose_grid(facts: KernelFacts, limits: Limits, wanted: int) -> Iterator[Proposal]:

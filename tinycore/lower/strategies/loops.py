@@ -21,7 +21,7 @@ from tinycore.lower.cost import (
     costs_of_lanes,
     own_proposals,
 )
-from tinycore.lower.draft import PROPOSAL, Draft, fuse_loops, order_reductions
+from tinycore.lower.draft import PROPOSAL, Draft, fuse_loops, order_reductions, split_digits
 from tinycore.lower.kernel_facts import SMALL_LOOP, KernelFacts
 from tinycore.lower.loops import Number, counter_of, loops_of
 from tinycore.lower.strategies.dot import MOST_UNROLLED, reduce_with_lanes, sum_in_parts
@@ -115,10 +115,25 @@ def plan_loops(draft: Draft) -> None:
     order_reductions(draft)
     fuse_loops(draft)
     if draft.lanes() >= LEAST_LANES:
+        split_where_cheaper(draft)
         take_cheapest(draft, peel_borders(draft))
     else:
         apply_cheapest(draft, own_proposals(draft.facts, draft.limits))
     unroll_short_reductions(draft)
+
+
+def split_where_cheaper(draft: Draft) -> None:
+    """Split loops that addresses divide, where lanes along their parts are cheaper: along places of
+    windows that do not overlap, and inside of one."""
+    apart = draft.copy()
+    if split_digits(apart) and cost_of_cheapest(apart) < cost_of_cheapest(draft):
+        draft.become(apart)
+
+
+def cost_of_cheapest(draft: Draft) -> Cost:
+    """The cost of the cheapest proposal; that of scalars if there is none."""
+    found = proposals(draft, costs_of_lanes(draft.facts, draft.limits))
+    return min([proposal.cost for proposal in found], default=Cost(1.0))
 
 
 def take_cheapest(draft: Draft, parts: list[Number]) -> None:
