@@ -26,15 +26,15 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_176,
     "tinycore/engine": 20_594,
-    "tinycore/lower": 44_010,
+    "tinycore/lower": 44_155,
     "tinycore/lower/steps": 9_390,
-    "tinycore/lower/strategies": 24_675,
+    "tinycore/lower/strategies": 24_804,
     "tinycore/linalg": 7_526,
     "tinycore/nn": 16_747,
     "tinycore/nn/files": 14_619,
     "tinycore/nn/optim": 8_352,
     "tinycore/render": 16_599,
-    "tinycore/schedule": 55_103,
+    "tinycore/schedule": 55_108,
     "tinycore/tensor": 13_688,
     "tinycore/tensor/autograd": 9_482,
     "tinycore/tensor/capture": 16_275,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 457_552
+SUM: Final = 457_831
 """The budgets of the core together."""
-FLOORS: Final = 420_299
+FLOORS: Final = 420_578
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01
