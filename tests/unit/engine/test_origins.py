@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,12 @@ class Collected(LaunchProfiler):
         if event == "failed":
             kernel, _, metadata, _ = facts
             self.errors.append((kernel, short(metadata)))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tiny-viz is installed, it records what runs under VIZ in the working folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
