@@ -8,11 +8,13 @@ computed in float32. A matrix is the last two axes, those before count matrices.
 
 from __future__ import annotations
 
-from typing import Final, Literal, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, Literal, Self, TypeVar
 
 from tinycore._deferred import numpy
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
+from tinycore.tensor.capture.jit import TinyJit
 from tinycore.tensor.methods.linalg import Linalg
 
 SWEEPS: Final = {dtypes.float32: 3, dtypes.float64: 6}
@@ -52,9 +54,8 @@ class Decompositions(Linalg):
         if 0 in x.shape:
             return identity(x, m, kept).cast(target), x[..., :kept, :].cast(target)
         size = magnitude(x)
-        reflected, vectors = reduced_to_triangle(x / size)
-        r = reflected[..., :kept, :].triu() * size
-        return product_of_reflections(vectors, x, kept).cast(target), r.cast(target)
+        q, r = triangular(x / size, kept)
+        return q.cast(target), (r * size).cast(target)
 
     def svd(self, full_matrices: bool = True) -> tuple[Self, Self, Self]:
         """U, S and V transposed, with U * S @ Vt the matrix; S is descending and not negative.
@@ -138,80 +139,69 @@ def magnitude(x: AnyTensor) -> AnyTensor:
     return greatest.eq(0).where(1.0, greatest).contiguous()
 
 
-def advanced(x: AnyTensor, axis: int, places: int) -> AnyTensor:
-    """An axis rotated to the left by some places."""
-    size = x.shape[axis]
-    start = places % size
-    if not start:
-        return x
-    repeats = [2 if a == axis % x.ndim else 1 for a in range(x.ndim)]
-    return x.repeat(repeats)._between(axis % x.ndim, start, start + size)
-
-
-def places(x: AnyTensor, size: int) -> AnyTensor:
-    """0 .. size - 1 as a column."""
-    return x.arange(size, dtype=dtypes.int32, device=x.device).unsqueeze(-1)
-
-
 # --- QR
 
 
-def reduced_to_triangle(x: AnyTensor) -> tuple[AnyTensor, list[AnyTensor]]:
-    """The matrix after all reflections, and the vector of each: I - u @ u.T is one.
+MOST_STEPS_AT_ONCE: Final = 15
 
-    Row and column k stand first at step k. A vector with a negative first element says that the
-    row is negated besides: a column that is zero below the diagonal is left as it is.
-    """
-    m, n = x.shape[-2:]
-    rows, vectors = places(x, m), []
-    work = x.contiguous()
-    for step in range(min(m - 1, n)):
-        column = work[..., :1] * below_pivot(x, m, step)
-        u = reflection(rows, work[..., :1, :1], column).contiguous()
-        along = (u * work).sum(-2, keepdim=True).contiguous()
-        moved = signed(rows, u, work - u * along)
-        work = advanced(advanced(moved, -1, 1), -2, 1).contiguous()
+
+def replayed(step: Callable[..., Any], steps: int) -> Callable[..., Any]:
+    """A step, captured where it is repeated often: its graph is made and scheduled twice then."""
+    return TinyJit(step, guards=False) if steps > MOST_STEPS_AT_ONCE else step
+
+
+def triangular(x: AnyTensor, kept: int, is_constant: bool = False) -> tuple[AnyTensor, AnyTensor]:
+    """The first columns of Q and rows of R; of a constant to gradients with steps replayed."""
+    m = x.shape[-2]
+    count = min(m - 1, x.shape[-1])
+    reflect, follow = (replayed(s, count * is_constant) for s in (reflected, reflected_back))
+    work, vectors = x.contiguous(), []
+    for step in range(count):
+        unfinished = numpy.zeros((m, 1), bool)
+        unfinished[1 : m - step] = True  # memory, no formula: so kernels are the same at every step
+        work, u = reflect(work, type(x)(unfinished, x.device))
         vectors.append(u)
-    done = len(vectors)
-    return advanced(advanced(work, -1, -done), -2, -done), vectors
+    q = identity(x, m, kept).roll(-count, -2).contiguous()
+    for u in reversed(vectors):
+        q = follow(q, u)
+    r = work.roll((count, count), (-1, -2))
+    return q, r[..., :kept, :].triu()
 
 
-def below_pivot(x: AnyTensor, height: int, step: int) -> AnyTensor:
-    """1 for rows below the pivot that are not finished, else 0; as memory, not as a formula.
+def reflected(x: AnyTensor, unfinished: AnyTensor) -> tuple[AnyTensor, AnyTensor]:
+    """The matrix after a reflection, and its vector u: I - u @ u.T is one.
 
-    Kernels that read it are the same at every step.
+    Row and column k stand first at step k, and are cleared in the rows below that are unfinished. A
+    vector with a negative first element says that the row is negated besides: a column that is zero
+    below the diagonal is left as it is.
     """
-    wide = numpy.float64 if x.dtype is dtypes.float64 else numpy.float32
-    array = numpy.zeros((height, 1), wide)
-    array[1 : height - step] = 1
-    return type(x)(array, x.device)
-
-
-def reflection(rows: AnyTensor, head: AnyTensor, column: AnyTensor) -> AnyTensor:
-    """The vector u for which I - u @ u.T clears a column below its head; 0 for a zero column."""
+    head, column = x[..., :1, :1], x[..., :1] * unfinished
     squares = head.square() + column.square().sum(-2, keepdim=True)
     norm = squares.eq(0).where(1.0, squares).sqrt()
     reach = squares.eq(0).where(0.0, head + (head < 0).where(-norm, norm))
     product = reach * (reach - head)
     factor = product.eq(0).where(1.0, product).rsqrt()
     negative = (reach < 0).ne(reach.eq(head * 2))
-    return rows.eq(0).where(reach, column) * negative.where(-factor, factor)
+    u = is_first(x).where(reach, column) * negative.where(-factor, factor)
+    u = u.contiguous()
+    along = (u * x).sum(-2, keepdim=True).contiguous()
+    return signed(u, x - u * along).roll((-1, -1), (-1, -2)).contiguous(), u
 
 
-def signed(rows: AnyTensor, u: AnyTensor, x: AnyTensor) -> AnyTensor:
+def is_first(x: AnyTensor) -> AnyTensor:
+    """True for the first row."""
+    return x._positions(x.ndim - 2).eq(0)
+
+
+def signed(u: AnyTensor, x: AnyTensor) -> AnyTensor:
     """The first row negated where the vector of a reflection says so."""
-    return (rows.eq(0) & (u[..., :1, :] < 0)).where(-x, x)
+    return (is_first(x) & (u[..., :1, :] < 0)).where(-x, x)
 
 
-def product_of_reflections(vectors: list[AnyTensor], like: AnyTensor, columns: int) -> AnyTensor:
-    """The first columns of the product of all reflections, the last one applied first."""
-    m = like.shape[-2]
-    rows = places(like, m)
-    q = advanced(identity(like, m, columns), -2, len(vectors))
-    for u in reversed(vectors):
-        q = signed(rows, u, advanced(q.contiguous(), -2, -1))
-        q = q - u * (u * q).sum(-2, keepdim=True)
-    return q
+def reflected_back(q: AnyTensor, u: AnyTensor) -> AnyTensor:
+    """The product with one more reflection."""
+    q = signed(u, q.roll(1, -2))
+    return (q - u * (u * q).sum(-2, keepdim=True)).contiguous()
 
 
 # --- singular values
@@ -237,14 +227,13 @@ def factors_without_gradient(x: AnyTensor, full: bool) -> Factors[AnyTensor]:
     n = x.shape[-1]
     size = magnitude(x)
     order = descending(x / size)
-    q, r = ((x / size) @ order).contiguous().qr("complete" if full else "reduced")
-    lower = r[..., :n, :].transpose(-1, -2)
-    rotated = orthogonalized(lower.cat(identity(x, n, n), dim=-2), n)
-    columns, turn = rotated[..., :n, :], rotated[..., n:, :]
+    q, r = triangular((x / size) @ order, x.shape[-2] if full else n, is_constant=True)
+    found = orthogonalized(r[..., :n, :].cat(identity(x, n, n), dim=-1), n).transpose(-1, -2)
+    columns, turn = found[..., :n, :], found[..., n:, :]
     again = descending(columns)
     columns, turn = (columns @ again).contiguous(), turn @ again
     s = columns.square().sum(-2).sqrt() * size[..., 0]
-    basis, diagonal = columns.qr()
+    basis, diagonal = triangular(columns, n, is_constant=True)
     negative = diagonal.diagonal(0, -2, -1).unsqueeze(-2) < 0
     v = order @ negative.where(-basis, basis)
     u = (q[..., :n] @ turn).contiguous()
@@ -257,58 +246,48 @@ def descending(x: AnyTensor) -> AnyTensor:
     return order._hot(x.shape[-1]).transpose(-1, -2).cast(x.dtype).contiguous()
 
 
-def orthogonalized(x: AnyTensor, height: int) -> AnyTensor:
-    """Columns rotated in pairs until their first `height` rows are orthogonal.
-
-    Column i meets column -i modulo an odd number of columns, and all move on by one: in as many
-    rounds as there are columns each met every other once.
-    """
-    size = x.shape[-1]
+def orthogonalized(x: AnyTensor, width: int) -> AnyTensor:
+    """Rows rotated in pairs until their first `width` columns are orthogonal, in another order."""
+    size = x.shape[-2]
     if size == 1:
         return x
     odd = size | 1
-    sweeps = SWEEPS[x.dtype] + (size - 1).bit_length()
-    x = x.pad_to((*x.shape[:-1], odd))
-    for sweep in range(sweeps):
-        if sweep == sweeps - 1:  # its angles are so small that nothing drifts again
-            x = straightened(x, height)
-        for _ in range(odd):
-            partner = opposite(x)
-            tangent = tangents(x[..., :height, :], partner[..., :height, :]).contiguous()
-            cosine = (tangent.square() + 1).rsqrt()
-            x = advanced(cosine * (x - tangent * partner), -1, 1).contiguous()
-    return x[..., :size]
+    rounds = (SWEEPS[x.dtype] + (size - 1).bit_length() - 1) * odd
+    turn = replayed(lambda x: rotated(x, width), rounds)
+    x = x.pad_to((*x.shape[:-2], odd, x.shape[-1]))
+    for _ in range(rounds):
+        x = turn(x)
+    # A step of Newton and Schulz undoes what rounding did to the lengths of rows in many rotations.
+    basis = x[..., width:]
+    gram = (basis @ basis.transpose(-1, -2)).contiguous()
+    x = ((identity(x, odd, odd) * 1.5 - gram / 2) @ x).contiguous()
+    for _ in range(odd):  # by angles so small that nothing drifts again
+        x = turn(x)
+    return x[..., :size, :]
 
 
-def straightened(x: AnyTensor, height: int) -> AnyTensor:
-    """The columns after a step of Newton and Schulz that makes all rows from `height` orthogonal.
+def rotated(x: AnyTensor, width: int) -> AnyTensor:
+    """A round of rotations: row i meets row -i modulo the odd number of rows, then all move by one.
 
-    Undoes what rounding did to the lengths of columns in many rotations.
+    In as many rounds as there are rows each meets every other once.
     """
-    turn = x[..., height:, :]
-    gram = (turn.transpose(-1, -2) @ turn).contiguous()
-    return (x @ (identity(x, x.shape[-1], x.shape[-1]) * 1.5 - gram / 2)).contiguous()
-
-
-def opposite(x: AnyTensor) -> AnyTensor:
-    """Column -i modulo the number of columns."""
-    return advanced(x.flip(-1), -1, -1)
+    half, back = x.shape[-2] // 2, x.flip(-2)
+    first = tangents(x[..., 1 : half + 1, :width], back[..., :half, :width]).contiguous()
+    tangent = first.pad((0, 0, 0, half + 1)) - first.flip(-2).pad((0, 0, half, 1))
+    cosine = (tangent.square() + 1).rsqrt()
+    return (cosine * (x.roll(-1, -2) - tangent * back)).contiguous()
 
 
 def tangents(x: AnyTensor, partner: AnyTensor) -> AnyTensor:
-    """Tangents of the angles of Jacobi rotations, by which each column turns toward its partner.
+    """Tangents of the angles of Jacobi rotations, by which each row turns toward its partner.
 
-    The smaller of two angles that make them orthogonal (Rutishauser 1966); the column that is its
-    own partner stays.
+    The smaller of two angles that make them orthogonal (Rutishauser 1966).
     """
-    size = x.shape[-1]
-    number = x.arange(size, dtype=dtypes.int32, device=x.device)
-    difference = ((partner - x) * (partner + x)).sum(-2, keepdim=True).contiguous()
-    double = number.eq(0).where(0.0, (x * partner).sum(-2, keepdim=True) * 2)
+    difference = ((partner - x) * (partner + x)).sum(-1, keepdim=True)
+    double = (x * partner).sum(-1, keepdim=True) * 2
     reach = difference.abs() + (difference.square() + double.square()).sqrt()
-    backward = (difference < 0) | (difference.eq(0) & (number > size // 2))
     divisor = reach.eq(0).where(1.0, reach)
-    return double / backward.where(-divisor, divisor)
+    return double / (difference < 0).where(-divisor, divisor)
 
 
 def followed(x: AnyTensor, u: AnyTensor, s: AnyTensor, v: AnyTensor) -> Factors[AnyTensor]:

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from tests.unit.tensor.helpers import TOLERANCES, Array, as_list, assert_close, compare, numbers
+from tinycore._lru import Lru
+from tinycore.config import Context
 from tinycore.device.registry import Device
 from tinycore.dtype import DType, dtypes
 from tinycore.errors import ArgumentError, ShapeError
+from tinycore.schedule import compiled
 from tinycore.tensor import Tensor
 
 pytestmark = pytest.mark.sample(6)
@@ -323,3 +326,24 @@ def test_the_number_of_kernels_grows_with_the_columns() -> None:
     assert programs == of_many
     assert [len(items) for items in scheduled] == [programs + 7 * 2, programs + 7 * 6]
     assert programs == 11 if limits.grid is None else programs <= 11
+
+
+def test_steps_over_a_large_matrix_are_scheduled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels: list[int] = []
+    whole = compiled.compile_schedule
+
+    def counted(canonical: Any, policy: Any, varying: Any) -> Any:
+        found = whole(canonical, policy, varying)
+        kernels.append(len(found.steps))
+        return found
+
+    monkeypatch.setattr(compiled, "compile_schedule", counted)
+    monkeypatch.setattr(compiled, "schedules", Lru(1024))
+    x = numpy.random.default_rng(0).standard_normal((24, 24)).astype("float32")
+
+    with Context(CCACHE=0):
+        u, s, vt = Tensor(x).svd()
+        found = (u * s @ vt).numpy()
+
+    assert abs(found - x).max() < 1e-5
+    assert sum(kernels) < 120  # of over 600 launches
