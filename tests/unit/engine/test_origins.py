@@ -42,7 +42,7 @@ class Collected(LaunchProfiler):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tiny-viz is installed, it records what runs under VIZ in the working folder."""
+    """A working folder: tiny-viz, where it is installed, records there what runs under VIZ."""
     monkeypatch.chdir(tmp_path)
 
 

@@ -378,7 +378,7 @@ def test_an_object_that_is_gone_is_not_taken_for_one_in_its_place() -> None:
         pass
 
     token = Token()
-    guard = Guard((), [token], ())
+    guard = Guard((), [token])
     assert guard.holds(())
 
     del token

@@ -14,12 +14,15 @@ import ctypes
 import enum
 import io
 import operator
+import os
 import queue
 import string
+import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from os import getenv
 from typing import Any
 
 import numpy
@@ -223,6 +226,127 @@ def a_global_that_hides_a_builtin() -> Case:
     return scope["run"], lambda: scope.update(abs=lambda _: 5.0)
 
 
+def in_a_program(body: str, change: str = "k = 5.0") -> Callable[[], Case]:
+    def make() -> Case:
+        lines = (
+            "import sys\nfrom types import SimpleNamespace\nk, s = 2.0, SimpleNamespace(k=2.0)\n"
+        )
+        module = sys.modules["a_program"] = types.ModuleType("a_program")
+        exec(f"{lines}def run(x):\n    return x * {body}", vars(module))
+        return vars(module)["run"], lambda: exec(change, vars(module))
+
+    return make
+
+
+for name, text in {
+    "eval": 'eval("k")', "globals": 'globals()["k"]',
+    "exec": '(d := {}, exec("r = k", globals(), d), d["r"])[2]',
+    "globals_of_a_function": 'run.__globals__["k"]',
+    "globals_of_a_frame": 'sys._getframe().f_globals["k"]',
+    "sys_modules": "sys.modules[__name__].k", "dunder_import": '__import__("a_program").k',
+    "import_module": '__import__("importlib").import_module("a_program").k',
+}.items():  # fmt: skip
+    cases[f"a_name_in_a_text_by_{name}"] = in_a_program(text)
+cases["an_attribute_in_a_text"] = in_a_program('eval("s.k")', "s.k = 5.0")
+cases["a_global_that_a_text_finds_later"] = in_a_program(
+    'globals().get("later", 2.0)', "later = 5.0"
+)
+cases["a_text_that_is_a_value"] = in_a_program("eval(t if 't' in globals() else 'k')", "t = '5.0'")
+
+
+@case
+def a_builtin_that_is_replaced() -> Case:
+    scope: dict[str, Any] = {"__builtins__": {"abs": abs}}
+    exec("def run(x): return x * abs(-2.0)", scope)
+    return scope["run"], lambda: scope["__builtins__"].update(abs=lambda _: 5.0)
+
+
+@case
+def a_name_that_becomes_a_builtin() -> Case:
+    scope: dict[str, Any] = {"__builtins__": {"NameError": NameError}}
+    text = "def run(x):\n    try: return x * later\n    except NameError: return x * 2.0"
+    exec(text, scope)
+    return scope["run"], lambda: scope["__builtins__"].update(later=5.0)
+
+
+def put_module(name: str, factor: float) -> types.ModuleType:
+    module = sys.modules[name] = types.ModuleType(name)
+    vars(module)["factor"] = factor
+    return module
+
+
+@case
+def a_module_that_is_replaced() -> Case:
+    put_module("a_module", 2.0)
+
+    def run(x: Tensor) -> Tensor:
+        import a_module  # type: ignore[import-not-found]  # noqa: PLC0415
+
+        result: Tensor = x * a_module.factor
+        return result
+
+    return run, lambda: put_module("a_module", 5.0)
+
+
+@case
+def a_name_of_a_module_that_is_replaced() -> Case:
+    put_module("a_module", 2.0)
+
+    def run(x: Tensor) -> Tensor:
+        from a_module import factor  # noqa: PLC0415
+
+        result: Tensor = x * factor
+        return result
+
+    return run, lambda: put_module("a_module", 5.0)
+
+
+def relative_import(statement: str, change: Callable[[Any], object]) -> Callable[[], Case]:
+    def make() -> Case:
+        package = put_module("a_package", 2.0)
+        vars(package).update(__path__=[], within=put_module("a_package.within", 2.0))
+        scope: dict[str, Any] = {"__name__": "a_package.code", "__package__": "a_package"}
+        exec(f"def run(x):\n    {statement}\n    return x * factor", scope)
+        return scope["run"], lambda: change(package)
+
+    return make
+
+
+cases["a_module_of_a_package"] = relative_import(
+    "from .within import factor", lambda _: put_module("a_package.within", 5.0)
+)
+cases["an_attribute_of_a_package"] = relative_import(
+    "from . import factor", lambda package: setattr(package, "factor", 5.0)
+)
+
+
+@case
+def an_environment_variable_by_a_function() -> Case:
+    os.environ["A_FACTOR"] = "2"
+    return lambda x: x * float(getenv("A_FACTOR", "2")), lambda: os.environ.update(A_FACTOR="5")
+
+
+def of_tensor(name: str, new: Callable[[Any], Any], text: str) -> Callable[[], Case]:
+    def make() -> Case:
+        return eval(text), lambda: replaced.setattr(
+            Tensor, name, new(getattr(Tensor, name, None)), raising=False
+        )
+
+    return make
+
+
+replaced = pytest.MonkeyPatch()
+cases["a_method_of_tensor"] = of_tensor(
+    "relu", lambda former: lambda x: former(x) * 2.5, "lambda x: (x * 2).relu()"
+)
+cases["an_operator_of_tensor"] = of_tensor(
+    "__mul__", lambda former: lambda x, y: former(x, y * 2.5), "lambda x: x * 2"
+)
+cases["an_attribute_that_tensor_gets"] = of_tensor(
+    "later", lambda _: 5.0, "lambda x: x * getattr(x, 'later', 2.0)"
+)
+
+
 def of_subclass(base: type, *arguments: Any) -> Callable[[], Case]:
     def make() -> Case:
         value = type("Below", (base,), {})(*arguments)
@@ -372,8 +496,19 @@ def a_queue() -> Case:
     return lambda x: x * value.qsize(), lambda: [*map(value.put, [1] * 3)]
 
 
+@pytest.fixture
+def undoing() -> Iterator[None]:
+    """Undo what a case has done to Tensor, modules and the environment."""
+    former = dict(sys.modules)
+    yield
+    replaced.undo()
+    os.environ.pop("A_FACTOR", None)
+    for name in sys.modules.keys() - former:
+        del sys.modules[name]
+
+
 @pytest.mark.parametrize("name", cases)
-def test_a_change_is_seen(name: str) -> None:
+def test_a_change_is_seen(name: str, undoing: None) -> None:
     function, change = cases[name]()
     step = TinyJit(function)
     x = Tensor([1.0]).realize()

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import sys
-import types
+import json
+from typing import Any
 
-from tinycore.tensor.guards.names import Names
+import pytest
+
+from tests.unit.tensor import helpers
+from tinycore import Tensor, TinyJit
 
 
-def test_libraries_that_code_imports_are_not_looked_into() -> None:
-    def function() -> object:
+def test_libraries_that_code_imports_are_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(x: Tensor) -> Any:
         import json  # noqa: PLC0415
 
         import tests.unit.tensor.helpers  # noqa: PLC0415
 
-        return json, tests
+        return x * getattr(tests.unit.tensor.helpers, "factor", 2.0), json.encoder
 
-    names = Names("somewhere")
-    function()  # what nobody has imported yet is not looked into either
-    assert isinstance(function, types.FunctionType)
-    names.add(function)
+    step, x = TinyJit(lambda x: run(x)[0]), Tensor([1.0]).realize()
+    for _ in range(3):
+        assert step(x).item() == 2.0
+    monkeypatch.setattr(json, "encoder", None)
+    step(x)
+    assert len(step.captures) == 1
 
-    assert names.imported() == (sys.modules["tests.unit.tensor.helpers"],)
+    monkeypatch.setattr(helpers, "factor", 5.0, raising=False)
+
+    assert step(x).item() == 5.0

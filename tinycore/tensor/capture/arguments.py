@@ -176,8 +176,6 @@ class Arguments:
             self.tensors.append(value)
         elif kind in ATOMS:
             key.append(value)
-            if kind is type:
-                self.objects.append(value)
         elif kind is tuple or kind is list:
             key.append(len(value))
             for item in value:

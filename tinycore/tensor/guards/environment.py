@@ -14,7 +14,6 @@ import random
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from tinycore.tensor.guards.guard import (
@@ -45,14 +44,6 @@ MOST_CONTAINERS: Final = 4096
 GETTERS: Final = (operator.attrgetter, operator.methodcaller)
 
 
-class Seen(NamedTuple):
-    """A box under construction, with the container and its values."""
-
-    box: Box
-    container: Any
-    values: Values
-
-
 class Walk:
     """All boxes reachable from some roots."""
 
@@ -60,16 +51,17 @@ class Walk:
         self, roots: Values, labels: Iterable[str], names: Names, left: Iterable[Change]
     ) -> None:
         """Walk; `left` are places to which the function puts tensors, and may do so again."""
-        self.roots, self.names, self.more = roots, names, names.imported()
-        """`more` are other places to begin at: modules that code imports, the environment."""
+        self.roots, self.names = roots, names
         self.free = {c.path: Role(has_form, form_of_value(c.before)) for c in left}
-        self.seen: list[Seen] = []
+        self.seen: list[tuple[Box, Any, Values]] = []
+        """Boxes, with their containers and values."""
         self.met: set[int] = set()
         self.queue: deque[tuple[int, int, Any, str, list[Reader]]] = deque()
         self.referred: list[Any] = []
         self.hidden: list[str] = []
-        more = [getattr(value, "__name__", "os.environ") for value in self.more]
-        self.enter(0, (*roots, *self.more), (*labels, *more), "")
+        self.enter(0, roots, labels, "")
+        if roots:
+            self.queue.append((0, 0, roots[0], "", [names.surroundings()]))
         for _ in range(MOST_CONTAINERS):
             if self.queue:
                 self.look(*self.queue.popleft())
@@ -86,7 +78,7 @@ class Walk:
             values = reader.read(value)
             roles = self.enter(len(self.seen) + 1, values, reader.labels, path)
             box = Box(parent, place, kind, reader, [*map(id, values)], roles, path)
-            self.seen.append(Seen(box, value, values))
+            self.seen.append((box, value, values))
 
     def enter(self, number: int, values: Values, labels: Iterable[str], path: str) -> list[Role]:
         """Return the roles of a box's values, and queue the containers among them."""
@@ -112,7 +104,7 @@ class Walk:
         if path in self.free:
             return self.free[path], []
         kind = type(value)
-        if kind in ATOMS and kind is not type:
+        if kind in ATOMS:
             return Role(alike, value), []
         if isinstance(value, GETTERS):
             self.names.mention(value)
@@ -152,20 +144,24 @@ class Walk:
             root = self.roots and getattr(self.roots[0], "__globals__", None)
             home = "" if not path or root is scope else f"module {scope.get('__name__')}"
             # Names that are not there are builtins, or nothing yet.
-            wanted = self.names.scopes[id(scope)]
-            found = self.names.table(scope, wanted, (), "__globals__", GLOBAL)
-            self.queue.append((number, place, function, home, [found]))
+            wanted = self.names.globals_of(scope)
+            rest = None if wanted is None else wanted - scope.keys()
+            found = [self.names.table(scope, wanted, (), "__globals__", GLOBAL)]
+            if rest != set():
+                given = function.__builtins__
+                found.append(self.names.table(given, rest, (), "__builtins__", "builtin "))
+            self.queue.append((number, place, function, home, found))
 
     # --- what came of it
 
     @property
     def values(self) -> list[Any]:
         """All values that were read, some of them several times."""
-        return [value for seen in self.seen for value in seen.values]
+        return [value for _, _, values in self.seen for value in values]
 
     def guard(self) -> Guard:
         """Return the guard that a replay checks."""
-        return Guard([seen.box for seen in self.seen], self.referred, self.more)
+        return Guard([box for box, _, _ in self.seen], self.referred)
 
     def changes(self) -> list[Change]:
         """Return the values that changed in the containers that were read."""
@@ -177,7 +173,7 @@ class Walk:
                 found.append(Change(container, -1, box.path, values, container))
                 continue
             for place, (one, other) in enumerate(zip(values, now, strict=True)):
-                if one is not other and not alike(one, other) and not is_same_nest(one, other):
+                if one is not other and not alike(one, other):
                     can = can_be_put(container, box.reader.labels[place])
                     found.append(Change(container, place, box.where(place), one, other, can))
         return found
@@ -191,14 +187,9 @@ class Walk:
                         return number, place
         return None
 
-    @cached_property
-    def generators(self) -> list[Any]:
-        """The random generators of Python and NumPy that the function reaches."""
-        return random_generators(self.referred, self.names)
-
     def positions(self) -> list[bytes]:
-        """The state of each generator."""
-        return [pickle.dumps(generator) for generator in self.generators]
+        """The state of each random generator of Python and NumPy that the function reaches."""
+        return [pickle.dumps(found) for found in random_generators(self.referred, self.names)]
 
     @property
     def iterators(self) -> list[Any]:
@@ -225,21 +216,6 @@ def can_be_put(container: Any, label: str) -> bool:
     return label.startswith((".", GLOBAL, CELL)) or (
         is_item and isinstance(container, (list, dict, deque))
     )
-
-
-def is_same_nest(one: Any, other: Any) -> bool:
-    """True if containers hold the same objects and equal plain values."""
-    if one is other or alike(one, other):
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, types.MethodType):
-        return bool(one == other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(is_same_nest(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(is_same_nest, one, other))
-    return False
 
 
 class Environment:

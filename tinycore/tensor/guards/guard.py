@@ -17,10 +17,11 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress
+from math import inf
 from operator import ne
 from typing import Any, Final, NamedTuple
 
-from tinycore._deferred import NumpyScalar
+from tinycore._deferred import NumpyArray, NumpyScalar
 from tinycore.dtype import DType
 from tinycore.errors import JitError
 from tinycore.tensor.tensor import Tensor
@@ -110,7 +111,7 @@ class Same:
         )
 
 
-ATOMS: Final = frozenset((types.NoneType, bool, int, str, bytes, DType, Variable, type))
+ATOMS: Final = frozenset((types.NoneType, bool, int, str, bytes, DType, Variable))
 """Classes whose instances are plain, looked up where looking has to be quick."""
 PLAIN_TYPES: Final = (*ATOMS, float, complex, enum.Enum, NumpyScalar, Size, types.CodeType)
 """Types whose values are equal by content; floats by their bits, complex numbers by their text."""
@@ -121,7 +122,7 @@ METHOD_TYPES: Final[set[type]] = {types.MethodType}
 def constant_key(value: Any) -> Hashable:
     """A Python value as part of a key."""
     kind = type(value)
-    if kind in ATOMS:
+    if kind in ATOMS or isinstance(value, type):
         return kind, value
     if isinstance(value, float):
         return float, value.hex()
@@ -133,14 +134,27 @@ def constant_key(value: Any) -> Hashable:
         return Size if isinstance(value, Size) else kind, value
     if kind in METHOD_TYPES and hasattr(value, "__self__"):  # each lookup makes another
         return constant_key(value.__self__), constant_key(value.__func__)
-    return Same(value) if (found := buffer_content(value)) is None else (kind, found)
+    return Same(value) if (found := memory_of(value, inf)) is None else (kind, found)
 
 
-def buffer_content(value: Any) -> tuple[str, tuple[int, ...], bytes] | None:
-    """Format, shape and content of an object with the buffer protocol; None for others."""
+MOST_COMPARED_BYTES: Final = 1 << 12
+"""Bytes of an array around a function up to which they are compared."""
+
+
+def memory_of(value: Any, most: float = MOST_COMPARED_BYTES) -> tuple[bool, str, Any] | None:
+    """Return facts of an array or another buffer: True if it is so large that only its form is
+    compared, though it may be written to; its form; and the bytes that are compared. None for
+    values that are no memory.
+    """
+    if isinstance(value, NumpyArray):
+        is_large = value.nbytes > most
+        content = None if is_large else value.tobytes()
+        return is_large and bool(value.flags.writeable), f"{value.dtype} {value.shape}", content
     try:
         with memoryview(value) as found:
-            return found.format, found.shape or (), found.tobytes()
+            is_large = found.nbytes > most
+            content = None if is_large else found.tobytes()
+            return is_large and not found.readonly, f"{found.format} {found.shape}", content
     except (TypeError, ValueError, BufferError):  # no buffer, or one that cannot be read
         return None
 
@@ -153,7 +167,7 @@ def alike(one: Any, other: Any) -> bool:
 
 def is_plain(value: Any) -> bool:
     """True if a value is guarded by equality."""
-    return isinstance(value, PLAIN_TYPES) and not isinstance(value, type)
+    return isinstance(value, PLAIN_TYPES)
 
 
 Fact = tuple[Hashable, str]
@@ -302,8 +316,8 @@ def fit(pairs: Iterable[tuple[Role, Any]]) -> bool:
 class Guard:
     """Check that a function's environment is as it was at the capture."""
 
-    def __init__(self, boxes: Sequence[Box], referred: list[Any], more: Values) -> None:
-        self.boxes, self.more = boxes, more
+    def __init__(self, boxes: Sequence[Box], referred: Iterable[Any]) -> None:
+        self.boxes = boxes
         self.gone: list[Any] = []
         """References to objects that must be found again and are gone."""
         self.referred = [reference_to(value, self.gone.append) for value in referred]
@@ -324,7 +338,7 @@ class Guard:
 
     def holds(self, roots: Values) -> bool:
         """True if nothing has changed."""
-        return not self.gone and self.compiled((*roots, *self.more) if self.more else roots)
+        return not self.gone and self.compiled(roots)
 
     def put(self, roots: Values, number: int, place: int, value: Any) -> None:
         """Replace a value of a box that is there."""
@@ -342,7 +356,7 @@ class Guard:
     def value_at(self, roots: Values, parent: int, place: int) -> Any:
         """A value of the roots (0), or of a box by its number."""
         if not parent:
-            return (*roots, *self.more)[place]
+            return roots[place]
         box = self.boxes[parent - 1]
         found = self.value_at(roots, box.parent, box.place)
         return type(found) if place == ITS_CLASS else box.reader.read(found)[place]

@@ -13,9 +13,12 @@ import sys
 import types
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.util import resolve_name
 from typing import Any, Final
 
 from tinycore.tensor.guards.guard import BOX, OTHERS, Reader
+from tinycore.tensor.methods.templates import templates
 
 LIBRARIES: Final = sys.stdlib_module_names - set(
     "argparse collections configparser queue string threading".split()
@@ -32,6 +35,12 @@ BY_NAME: Final = {"getattr": 1, "setattr": 1, "hasattr": 1, "delattr": 1} | dict
 """Functions that take the name of an attribute as text, and which argument that is."""
 ALL_NAMES: Final = frozenset("vars dir __dict__ asdict astuple getmembers".split())
 """Functions and attributes that reach all attributes of an object."""
+EVALUATING: Final = frozenset({"eval", "exec", "globals"})
+"""Functions that reach all globals, and what is below them."""
+SCOPES: Final = frozenset({"__globals__", "f_globals"})
+"""Attributes that do."""
+BESIDE: Final = frozenset("environ getenv import_module __import__ sys".split())
+"""Functions, modules and attributes that reach what no object around the code holds."""
 ATTRIBUTE, GLOBAL, STORED, MODULE = "attribute", "global", "stored", "module"
 NAMED: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"), (ATTRIBUTE,)),
@@ -39,7 +48,6 @@ NAMED: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL"), (GLOBAL,)),
     "LOAD_FROM_DICT_OR_GLOBALS": (GLOBAL,),
     "STORE_ATTR": (ATTRIBUTE, STORED),
-    "IMPORT_NAME": (MODULE,),
 }
 """Kinds of names in the instructions of Python, by the instruction."""
 
@@ -63,7 +71,11 @@ def names_of(code: types.CodeType) -> Mapping[str, frozenset[str]]:
                     found[ATTRIBUTE] |= ALL_NAMES
             if step.opname == "MATCH_CLASS":  # whose names are those of the class
                 found[ATTRIBUTE] |= ALL_NAMES
-    found[ATTRIBUTE] |= ALL_NAMES & found[GLOBAL]
+            if step.opname == "IMPORT_NAME":  # after the number of packages to go up, and a list
+                found[MODULE].add("." * steps[number - 3].argval + step.argval)
+    found[ATTRIBUTE] |= (ALL_NAMES | BESIDE) & found[GLOBAL]
+    if not EVALUATING.isdisjoint(found[GLOBAL]):
+        found[ATTRIBUTE] |= SCOPES
     return {kind: frozenset(names) for kind, names in found.items()}
 
 
@@ -129,8 +141,6 @@ class Names:
         self.known[ATTRIBUTE].add("default_factory")  # which Python asks for missing keys
         self.scopes: defaultdict[int, set[str]] = defaultdict(set)
         """Globals by the number of the dict that they are in."""
-        self.absent: dict[frozenset[str], frozenset[str]] = {}
-        """Sets of names that must be absent, which many objects share."""
 
     def opens(self, module: str) -> bool:
         """True if the code and the objects of a module are looked into."""
@@ -141,8 +151,12 @@ class Names:
         named = names_of(function.__code__)
         self.scopes[id(function.__globals__)] |= named.get(GLOBAL, frozenset())
         self.codes.add(function.__code__)
-        for kind in (ATTRIBUTE, STORED, MODULE):
+        for kind in (ATTRIBUTE, STORED):
             self.known[kind] |= named.get(kind, frozenset())
+        for name in named.get(MODULE, ()):
+            with suppress(ImportError):  # there is no such package
+                found = resolve_name(name, function.__globals__.get("__package__") or "")
+                self.known[MODULE] |= {found, found.partition(".")[0]}
 
     @property
     def count(self) -> int:
@@ -158,17 +172,30 @@ class Names:
         """True if some code names a global of this name, such as a class."""
         return any(name in scope for scope in self.scopes.values())
 
-    def imported(self) -> tuple[Any, ...]:
-        """Modules that code imports while it runs, and `os.environ` if it reads that."""
-        found = [sys.modules.get(name) for name in sorted(self.known[MODULE]) if self.opens(name)]
-        environment = not self.known[ATTRIBUTE].isdisjoint(("environ", "getenv"))
-        return (*filter(None, found), *((os.environ,) if environment else ()))
+    def surroundings(self) -> Reader:
+        """The reader of the modules that code imports while it runs, of changes of Tensor, and of
+        `os.environ` if code reads that, whatever the container.
+        """
+        named = self.known[ATTRIBUTE]
+        modules = {*self.known[MODULE]}
+        if not named.isdisjoint(("import_module", "__import__")) or named >= {"sys", "modules"}:
+            modules.update(filter(self.opens, sys.modules))
+        lines = {name: f"modules.get({name!r}, missing)" for name in sorted(modules)}
+        lines["a method of Tensor"] = "templates.version"
+        if not named.isdisjoint(("environ", "getenv")):
+            lines["os.environ"] = "environ"
+        scope = {"modules": sys.modules, "environ": os.environ, "templates": templates}
+        return Reader((*lines,), [*lines.values()], scope)
+
+    def globals_of(self, scope: Mapping[str, Any]) -> set[str] | None:
+        """The globals in a dict that code names; None where it may reach any, by a text."""
+        return self.scopes[id(scope)] if self.known[ATTRIBUTE].isdisjoint(SCOPES) else None
 
     @property
     def wanted(self) -> set[str] | None:
         """The attributes that code names; None where it may reach any."""
         found = self.known[ATTRIBUTE]
-        return found if found.isdisjoint(ALL_NAMES) else None
+        return found if found.isdisjoint(ALL_NAMES | SCOPES) else None
 
     def has(self, name: str) -> bool:
         """True if an attribute may be looked at."""
@@ -192,7 +219,9 @@ class Names:
         found = frozenset(() if wanted is None else wanted.difference(names, later))
         lines = [f"{BOX}t = {BOX}.{source}", *[f"{BOX}t[{name!r}]" for name in names]]
         lines += [f"{BOX}t.get({name!r}, missing)" for name in later]
-        rest = f"{BOX}t.keys().isdisjoint({BOX}others)"
-        lines.append(f"len({BOX}t) == {len(names)}" if wanted is None else rest)
-        labels = *[prefix + name for name in (*names, *later)], OTHERS
-        return Reader(labels, lines, {f"{BOX}others": self.absent.setdefault(found, found)})
+        labels = [prefix + name for name in (*names, *later)]
+        if found or wanted is None:
+            rest = f"{BOX}t.keys().isdisjoint({BOX}others)"
+            lines.append(f"len({BOX}t) == {len(names)}" if wanted is None else rest)
+            labels.append(OTHERS)
+        return Reader((*labels,), lines, {f"{BOX}others": found})

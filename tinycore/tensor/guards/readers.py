@@ -14,7 +14,8 @@ import os
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from tinycore._deferred import NumpyArray
@@ -28,13 +29,12 @@ from tinycore.tensor.guards.guard import (
     attributes,
     is_plain,
     items_of,
+    memory_of,
 )
 from tinycore.tensor.guards.names import LAYERS, STORED, Names
 
 MOST_ITEMS: Final = 1024
 """Items of a container up to which each is compared; of longer ones the length is."""
-MOST_COMPARED_BYTES: Final = 1 << 12
-"""Bytes of an array up to which they are compared."""
 CODE: Final = attributes("__code__ __defaults__ __kwdefaults__", "code", "default", "default")
 
 
@@ -108,17 +108,13 @@ def attribute_readers(value: Any, own: Mapping[str, Any] | None, names: Names) -
     return found
 
 
-def read_slots(slots: Iterable[types.MemberDescriptorType], box: Any) -> list[Any]:
+def read_slots(slots: Iterable[types.MemberDescriptorType], box: Any) -> Iterator[Any]:
     """The content of slots; MISSING where there is none."""
-    return [read_slot(slot, box) for slot in slots]
-
-
-def read_slot(slot: types.MemberDescriptorType, box: Any) -> Any:
-    """The content of a slot."""
-    try:
-        return slot.__get__(box)
-    except AttributeError:
-        return MISSING
+    for slot in slots:
+        try:
+            yield slot.__get__(box)
+        except AttributeError:
+            yield MISSING
 
 
 def class_readers(kind: Any, names: Names) -> list[Reader]:
@@ -171,23 +167,11 @@ def read_set(box: Any) -> Values:
     return tuple(box)
 
 
-def memory_of(value: Any) -> tuple[bool, str, Any] | None:
-    """Return facts of an array or another buffer: True if it is so large that only its form is
-    compared, though it may be written to; its form; and the content that is compared, bytes, or
-    objects, which are looked into. None for values that are no memory.
-    """
-    if isinstance(value, NumpyArray):
-        has_objects = value.dtype.hasobject
-        is_large = value.nbytes > MOST_COMPARED_BYTES and not has_objects
-        content = None if is_large else value.tolist() if has_objects else value.tobytes()
-        return is_large and bool(value.flags.writeable), f"{value.dtype} {value.shape}", content
-    try:
-        with memoryview(value) as found:
-            is_large = found.nbytes > MOST_COMPARED_BYTES
-            content = None if is_large else found.tobytes()
-            return is_large and not found.readonly, f"{found.format} {found.shape}", content
-    except (TypeError, ValueError, BufferError):  # no buffer, or one that cannot be read
-        return None
+def read_objects(box: Any) -> list[Any]:
+    """The form and the items of an array of objects, or of records with some."""
+    rows = box.ravel().tolist()
+    form = f"{box.dtype} {box.shape}"
+    return [form, *(chain.from_iterable(rows) if box.dtype.names else rows)]
 
 
 def is_unseen(value: Any) -> bool:
@@ -197,13 +181,15 @@ def is_unseen(value: Any) -> bool:
 
 
 def container_readers(value: Any) -> list[Reader]:
-    """The readers of a built-in container; none for anything else."""
-    if not isinstance(value, (list, tuple, dict, set, frozenset, deque)):
+    """The readers of a built-in container, or of an array of objects; none for anything else."""
+    if isinstance(value, NumpyArray) and value.dtype.hasobject:
+        return [returned_by(read_objects, "form", *["[...]"] * (len(read_objects(value)) - 1))]
+    if not isinstance(value, (list, tuple, dict, set, frozenset, deque, types.MappingProxyType)):
         return []
     count = len(value)
     if count > MOST_ITEMS:
         return [Reader(("length",), [f"len({BOX})"])]
-    if isinstance(value, dict):
+    if isinstance(value, (dict, types.MappingProxyType)):
         labels = [f"[{key!r}]" if is_plain(key) else "[...]" for key in value]
         return [items_of(BOX, *["key"] * count), items_of(f"{BOX}.values()", *labels)]
     labels = [f"[{place}]" for place in range(count)]
@@ -229,7 +215,6 @@ WRAPPERS: Final[dict[type, Reader]] = {
     functools.cached_property: attributes("func", "function"),
     type(os.environ): Reader(("",), [f'vars({BOX}).get("_data", len({BOX}))']),
     contextvars.ContextVar: returned_by(read_variable, "value"),
-    types.MappingProxyType: Reader(("",), [f"dict({BOX})"]),
     io.BytesIO: attributes("getvalue() tell()", "content", "position"),
     io.StringIO: attributes("getvalue() tell()", "content", "position"),
 }
