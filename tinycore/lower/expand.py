@@ -166,8 +166,7 @@ def unroll_partial_reduction(root: UOp) -> UOp | None:
 @unroll.rule(node(Op.END, var("body"), rest=var()).named("root"))
 def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
     """A body closed over an UNROLL loop == all its copies, closed over the other loops."""
-    alone = () if counters_of(root, AxisKind.VECTOR) else (AxisKind.PAIR,)
-    counters = counters_of(root, *WRITTEN_OUT, *alone)
+    counters = counters_of(root, *WRITTEN_OUT)
     if not counters:
         return None
     inner = [
@@ -411,8 +410,6 @@ class Lanes:
         """
         size = steps.extent
         every = range(size * self.count)
-        if steps not in value.ranges:
-            return lanes_of(self.full(value), [i // size for i in every])
         if self.counter not in value.ranges:
             return lanes_of(Lanes(steps).full(value), [i % size for i in every])
         if self.is_row_of_pairs(value, steps):
