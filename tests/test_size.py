@@ -26,9 +26,9 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_176,
     "tinycore/engine": 20_594,
-    "tinycore/lower": 44_155,
+    "tinycore/lower": 44_075,
     "tinycore/lower/steps": 9_390,
-    "tinycore/lower/strategies": 24_804,
+    "tinycore/lower/strategies": 24_740,
     "tinycore/linalg": 7_472,
     "tinycore/nn": 16_747,
     "tinycore/nn/files": 14_619,
@@ -42,7 +42,7 @@ BUDGETS: Final = {
     "tinycore/tensor/interop": 6_689,
     "tinycore/tensor/methods": 56_382,
     "tinycore/tensor/storage": 12_202,
-    "tinycore/uop": 45_031,
+    "tinycore/uop": 45_061,
     "plugins/tiny_amd": 42_099,
     "plugins/tiny_cl": 9_508,
     "plugins/tiny_cpu": 21_450,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 457_831
+SUM: Final = 457_717
 """The budgets of the core together."""
-FLOORS: Final = 420_578
+FLOORS: Final = 420_464
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -16,7 +16,6 @@ latency of a fill overlaps the reads of the other copies.
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
@@ -39,6 +38,7 @@ from tinycore.lower.merge_reductions import fold_balanced
 from tinycore.lower.predicate import gate_loads, stores_to_buffers, with_gate
 from tinycore.lower.steps.stage import WITHIN
 from tinycore.render.base import EARLY, LATE, Limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import Axis, UOp
 from tinycore.uop.op import Ahead, AxisKind, Op, Part
 from tinycore.uop.rewrite import rebuilt, rewrite
@@ -79,7 +79,7 @@ def shared_fold(reduce: UOp, threads: list[UOp], numbers: count[int], limits: Li
     (mine,) = counters_of(reduce, AxisKind.GROUP)
     others = [c for c in threads if c is not mine]
     own = own_part(reduce)
-    is_whole = math.prod(c.extent for c in threads) % limits.subgroup == 0
+    is_whole = iterations_of(threads) % limits.subgroup == 0
     # Neighbors are lanes; each leaves a vector whole where more lanes than those of one fold it.
     is_one = own.dtype.count == 1 or mine.extent <= limits.subgroup
     is_shuffled = is_one and own.dtype.scalar() in limits.shuffles
@@ -383,7 +383,7 @@ def dealt_out(end: UOp, threads: list[UOp], written_out: int = MOST_WRITTEN_OUT)
         for counter in (c for c in threads if c not in store.ranges):
             store = gated(store, counter.eq(0))
         return end.with_src((store, *end.src[1:]))
-    total, sharers = (math.prod(c.extent for c in loops) for loops in (counters, threads))
+    total, sharers = (iterations_of(loops) for loops in (counters, threads))
     thread, pitch = UOp.index(0), 1
     for counter in threads:
         thread, pitch = thread + counter * pitch, pitch * counter.extent

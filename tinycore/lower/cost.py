@@ -7,7 +7,6 @@ cheapest proposal is applied. docs/decisions/0051-proposals.md says how the cons
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -17,6 +16,7 @@ from tinycore.lower.expand import LONGEST_STRIDE
 from tinycore.lower.kernel_facts import LEAST_REUSE, KernelFacts
 from tinycore.render.base import Limits
 from tinycore.trace import Trace
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -171,7 +171,7 @@ def part_filled(facts: KernelFacts, lanes: int, axis: UOp) -> float:
     steps = -(-size // width)
     if axis.kind is not AxisKind.REDUCE:
         return size / (steps * lanes)
-    again = math.prod(r.extent for r in facts.reduced) // size
+    again = iterations_of(facts.reduced) // size
     return size * again / ((steps * again + HORIZONTAL_STEPS) * lanes)
 
 
@@ -221,8 +221,8 @@ def reads_if_packed(facts: KernelFacts, limits: Limits, access: UOp, axis: UOp) 
     if not facts.is_cuttable or axis not in facts.outputs or ranges.isdisjoint(facts.reduced):
         return 0
     # It is packed right outside the loops over rows, inside of all loops of its address.
-    again = math.prod(r.extent for r in takewhile(lambda r: r not in ranges, reversed(others)))
-    depth = math.prod(r.extent for r in facts.reduced) * limits.vector_bytes
+    again = iterations_of(takewhile(lambda r: r not in ranges, reversed(others)))
+    depth = iterations_of(facts.reduced) * limits.vector_bytes
     return again * (
         facts.stride(access, axis) not in (0, None)
         and len(access.src) == 2

@@ -19,6 +19,7 @@ from tinycore.errors import UnsupportedError
 from tinycore.lower.loops import threads_of, with_other_loops
 from tinycore.lower.predicate import gate_stores
 from tinycore.render.base import Dims, Limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 from tinycore.uop.symbolic import simplified
@@ -153,7 +154,7 @@ def launched(counters: list[UOp], prefix: str, most: Dims) -> Launched:
 
 def product(counters: list[UOp]) -> UOp:
     """The steps of some loops together."""
-    fixed = UOp.index(math.prod(c.extent for c in counters if c.is_fixed))
+    fixed = UOp.index(iterations_of(c for c in counters if c.is_fixed))
     return math.prod((c.src[0] for c in counters if not c.is_fixed), start=fixed)
 
 

@@ -17,7 +17,7 @@ from tinycore.dtype import DType, dtypes
 from tinycore.lower.dims import is_known_at_launch
 from tinycore.lower.loops import loops_of, overwrites_what_it_reads
 from tinycore.lower.predicate import loops_around_stores
-from tinycore.uop.affine import coefficient, interval, repetition
+from tinycore.uop.affine import coefficient, interval, iterations_of, repetition
 from tinycore.uop.node import UOp
 from tinycore.uop.op import ALU, COMPOUND, RECURRENCES, AxisKind, Op
 
@@ -108,7 +108,7 @@ class KernelFacts:
     @property
     def outputs_launched(self) -> int:
         """Threads of a grid with one for each step of the launchable loops."""
-        return math.prod(r.extent for r in self.launchable)
+        return iterations_of(self.launchable)
 
     @cached_property
     def has_order(self) -> bool:
@@ -246,13 +246,13 @@ class KernelFacts:
     def longest_reduction(self) -> int:
         """The steps of the longest reduction; 1 without any."""
         nests = map(loops_of, self.reductions)
-        return max((math.prod(r.extent for r in n) for n in nests), default=1)
+        return max((iterations_of(n) for n in nests), default=1)
 
     @cached_property
     def simultaneous(self) -> int:
         """Most reductions that share their loops, or are copies of one by a loop that is unrolled,
         and so the registers for accumulators."""
-        copies = math.prod(r.extent for r in self.loops_of_kind(AxisKind.UNROLL))
+        copies = iterations_of(self.loops_of_kind(AxisKind.UNROLL))
         return copies * max(Counter(node.src[1:] for node in self.reductions).values(), default=1)
 
     @cached_property
@@ -276,7 +276,5 @@ def widest(values: Iterable[UOp]) -> int:
 def work_of(nodes: Iterable[UOp]) -> int:
     """Loads, stores and arithmetic of some nodes in all steps of their loops, roughly."""
     return sum(
-        math.prod(r.extent for r in n.ranges)
-        for n in nodes
-        if n.dtype is not dtypes.index and n.op in WORK
+        iterations_of(n.ranges) for n in nodes if n.dtype is not dtypes.index and n.op in WORK
     )

@@ -21,7 +21,7 @@ from tinycore.lower.steps.stage import (
     staged_values,
 )
 from tinycore.lower.tile import Bind
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import coefficient, iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -77,7 +77,7 @@ def pays(draft: Draft, value: UOp, step: Stage, most_bytes: int) -> bool:
     loops = {r.number: r for r in value.ranges}
     size = math.prod(extent_of(dimension, loops) for dimension in step.dimensions)
     inside = loops_inside(draft, step.at)
-    again = math.prod(r.extent for r in inside if r.number not in step.axes)
+    again = iterations_of(r for r in inside if r.number not in step.axes)
     return (
         again >= LEAST_REUSE
         and size * value.dtype.itemsize <= most_bytes

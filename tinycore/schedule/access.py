@@ -166,11 +166,6 @@ def size_of(span: tuple[int, int]) -> int:
     return span[1] - span[0]
 
 
-def iterations_of(loops: Iterable[UOp]) -> int:
-    """The iterations of some loops, the most that there may be."""
-    return math.prod(loop.extent for loop in loops)
-
-
 def widen(spans: Spans, number: int, span: tuple[int, int]) -> None:
     """Extend the touched bytes of some memory by a span."""
     start, stop = spans.get(number, span)

@@ -26,10 +26,11 @@ from tinycore.render.chains import (
     refusal_by_unit,
     units_of,
 )
-from tinycore.schedule.access import Launch, iterations_of, written_by
+from tinycore.schedule.access import Launch, written_by
 from tinycore.schedule.candidates import Group, Memory, Refusal
 from tinycore.schedule.inlining import Inlined
 from tinycore.schedule.limits import device_limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op

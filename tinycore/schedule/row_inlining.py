@@ -17,11 +17,11 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from tinycore.schedule.access import Launch, footprint, iterations_of, written_by
+from tinycore.schedule.access import Launch, footprint, written_by
 from tinycore.schedule.candidates import Group, Refusal
 from tinycore.schedule.inlining import Inlined
 from tinycore.schedule.limits import LAUNCH_CLOCKS, rate_of_unit
-from tinycore.uop.affine import coefficient
+from tinycore.uop.affine import coefficient, iterations_of
 from tinycore.uop.node import UOp
 
 HELD_BYTES: Final = 128

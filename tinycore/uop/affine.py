@@ -6,7 +6,7 @@ Floor 1.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from math import gcd
+from math import gcd, prod
 from typing import Final
 
 from tinycore.uop.node import UOp
@@ -20,6 +20,11 @@ CHOOSING: Final = frozenset({Op.ADD, Op.SUB, Op.NEG, Op.MIN, Op.MAX, Op.WHERE, O
 REMAINDERS: Final = frozenset({Op.MOD, Op.FLOORMOD})
 FLOOR_DIVISIONS: Final = frozenset({Op.FLOORDIV, Op.FLOORMOD})
 DIVISIONS_BY_CONSTANT: Final = REMAINDERS | {Op.IDIV, Op.FLOORDIV}
+
+
+def iterations_of(loops: Iterable[UOp]) -> int:
+    """The iterations of some loops, the most that there may be."""
+    return prod(loop.extent for loop in loops)
 
 
 def coefficient(expression: UOp, counter: UOp) -> int | None:

@@ -7,11 +7,11 @@ cache: TVM's `cache_write` with a reorder.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from tinycore.errors import ArgumentError
 from tinycore.lower.loops import Number, arrays_of, counter_of, numbered, text_of
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op, Part, neutral_element
 
@@ -50,7 +50,7 @@ class Accumulate:
 
 def array_of(total: UOp, outputs: list[UOp], number: int) -> UOp:
     """The array of the held values of a REDUCE."""
-    size = math.prod(r.extent for r in outputs)
+    size = iterations_of(outputs)
     return UOp(Op.DEFINE_LOCAL, total.dtype.ptr(size, "local"), (), number)
 
 

@@ -24,6 +24,7 @@ from tinycore.lower.steps.accumulate import Accumulate
 from tinycore.lower.steps.split import REST
 from tinycore.lower.tile import Bind, Split, Tail
 from tinycore.render.base import Limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Part
 
@@ -179,7 +180,7 @@ def steps_at_once(facts: KernelFacts, limits: Limits, around: list[UOp]) -> int:
     outputs = [r for r in facts.outputs if r.extent > 1]
     inside = facts.reduced[len(around) :]
     each = facts.footprint([*outputs, *inside])
-    rows = LONGEST_SIDE * math.prod(r.extent for r in inside) * facts.itemsize
+    rows = LONGEST_SIDE * iterations_of(inside) * facts.itemsize
     most = min(limits.cache_bytes // 2 // max(each, 1), NEAR_CACHE_BYTES // rows)
     most = min(most, around[-1].extent // 2)
     return max((n for n in range(1, most + 1) if around[-1].extent % n == 0), default=1)
@@ -189,11 +190,11 @@ def loops_around_sums(facts: KernelFacts, limits: Limits, axis: UOp) -> list[UOp
     """The outer reduced loops that have to run around held sums; none if it would not pay."""
     reduced, cache = facts.reduced, limits.cache_bytes // 2
     outputs = [r for r in facts.outputs if r.extent > 1]
-    sums = math.prod(r.extent for r in outputs) * facts.itemsize
+    sums = iterations_of(outputs) * facts.itemsize
     if not outputs or axis is not reduced[-1] or sums > cache:
         return []
     for place in range(len(reduced)):
-        if math.prod(r.extent for r in reduced[place:]) < LEAST_STEPS:
+        if iterations_of(reduced[place:]) < LEAST_STEPS:
             return []
         if facts.footprint([*outputs, *reduced[place:]]) <= cache:
             return reduced[:place]

@@ -7,7 +7,6 @@ from a near cache. `schedule/row_inlining.py` makes such kernels.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +16,7 @@ from tinycore.lower.kernel_facts import KernelFacts
 from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.tile import Split, Tail, Unite
 from tinycore.render.base import Limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -61,7 +61,7 @@ def rows_of(facts: KernelFacts, limits: Limits) -> Rows | None:
         return None
     if any(len({*folded} & {*n.src[1:]}) > 1 for n in facts.reductions):
         return None  # threads have one place in all of these loops, and a fold of two needs two
-    steps, stored, terms = (math.prod(r.extent for r in part) for part in (outer, columns, folded))
+    steps, stored, terms = (iterations_of(part) for part in (outer, columns, folded))
     if steps * limits.block_threads < limits.threads and stored > MOST_STORED * terms:
         return None
     return Rows(outer, folded, columns) if columns or not facts.are_side_by_side else None
@@ -95,7 +95,7 @@ def threads_of_row(draft: Draft, rows: Rows, along: list[Number], wanted: int) -
     parts = sum(2 * max(n.dtype.itemsize, 4) for n in draft.facts.reductions)
     room = min(limits.block_threads, limits.block[0], limits.shared_bytes // parts)
     most = floor_power_of_two(min(steps, room))
-    busy = -(-limits.threads // math.prod(r.extent for r in rows.outer))
+    busy = -(-limits.threads // iterations_of(rows.outer))
     if wanted == 1 or not limits.sums_are_shared or most == 1:
         return 1
     held = -(-steps // held_vectors(draft))

@@ -21,6 +21,7 @@ from tinycore.lower.loops import Number, counter_of
 from tinycore.lower.predicate import stores_to_buffers
 from tinycore.lower.strategies.levels import GroupTile, RegisterTile, threads_in, tiles_of
 from tinycore.lower.tile import Fuse, Reorder
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
 
@@ -115,7 +116,7 @@ def cut_loops(facts: KernelFacts, side: tuple[UOp, ...]) -> tuple[UOp, ...]:
 
 def length_of(facts: KernelFacts, side: tuple[UOp, ...]) -> int:
     """Steps of a side along which tiles are cut."""
-    return math.prod(r.extent for r in cut_loops(facts, side))
+    return iterations_of(cut_loops(facts, side))
 
 
 def join_side(draft: Draft, side: tuple[UOp, ...]) -> UOp:

@@ -32,7 +32,7 @@ from tinycore.lower.steps.tensorize import ROWS
 from tinycore.lower.strategies.grid_sides import operand_accesses
 from tinycore.lower.tile import Bind, Reorder, Split, Step
 from tinycore.render.base import Limits
-from tinycore.uop.affine import coefficient, stride_ratio
+from tinycore.uop.affine import coefficient, iterations_of, stride_ratio
 from tinycore.uop.matrix import Fragment, MatrixUnit, OperandLoad
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
@@ -129,7 +129,7 @@ def stage_windows(draft: Draft, step: Stage) -> None:
     turned = [n for n in made if is_turned_by(fill_of(draft, n), limits)]
     apart = limits.vector_bytes // before.facts.itemsize
     padding = apart if step.copies > 1 and turned else 0
-    sharers = math.prod(r.extent for r in draft.facts.loops_of_kind(AxisKind.GROUP))
+    sharers = iterations_of(draft.facts.loops_of_kind(AxisKind.GROUP))
     if sharers > 1 and limits.units:  # neighbors read vectors of as many rows
         padding = apart if turned else apart * max(BANKS_BYTES // WORD_BYTES // apart // sharers, 1)
     if padding:
@@ -245,7 +245,7 @@ def load_of_side(unit: MatrixUnit, part: int) -> OperandLoad | None:
 
 def threads_of_group(draft: Draft) -> int:
     """The threads of a group."""
-    return math.prod(r.extent for r in threads_of(draft.kernel))
+    return iterations_of(threads_of(draft.kernel))
 
 
 def deal_out(draft: Draft, number: int, lanes: int | None = None, is_across: bool = False) -> None:
@@ -261,7 +261,7 @@ def deal_out(draft: Draft, number: int, lanes: int | None = None, is_across: boo
     last = loops[-1]
     names = [r.number for r in loops]
     steps: list[Step] = [Reorder(tuple(names))]
-    most = math.prod(r.extent for r in loops) // threads_of_group(draft)
+    most = iterations_of(loops) // threads_of_group(draft)
     asked, wanted = lanes, draft.lanes() if lanes is None else lanes
     lanes = wanted if 0 < wanted <= most and last.extent % wanted == 0 else 1
     whole = [n for n in loads if len(n.src) == 2 or ends_by_vectors(n.src[2], last, lanes)]

@@ -6,7 +6,6 @@ applied. Fused kernels (`fused_rows.py`) plan each of their nests in this way.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, NamedTuple
@@ -31,6 +30,7 @@ from tinycore.lower.strategies.matrix_vector import accumulate_rows, wait_for_up
 from tinycore.lower.strategies.transpose import squares_of, transpose_blocks
 from tinycore.lower.tile import Bind
 from tinycore.render.base import Limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -163,7 +163,7 @@ def unroll_short_reductions(draft: Draft) -> None:
     """Unroll short innermost reduced loops, such as the width of a convolution's window."""
     if any(n.op is Op.MATRIX for n in draft.facts.nodes):
         return  # a unit has few registers for the operands of all steps
-    copies = math.prod(r.extent for r in draft.facts.loops_of_kind(AxisKind.UNROLL))
+    copies = iterations_of(draft.facts.loops_of_kind(AxisKind.UNROLL))
     for node in draft.facts.reductions:
         loops = [r for r in loops_of(node) if r.kind is AxisKind.REDUCE]
         if loops and loops[-1].is_fixed and loops[-1].extent <= SMALL_LOOP:

@@ -22,6 +22,7 @@ from tinycore.lower.steps.stage import MOST_SCRATCH, Dimension
 from tinycore.lower.strategies.elementwise import cut_columns, output_lanes
 from tinycore.lower.tile import Reorder, Split
 from tinycore.render.base import Limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind, Op
 
@@ -67,7 +68,7 @@ class Tile(NamedTuple):
 def wait_for_lines(facts: KernelFacts, limits: Limits, axis: UOp) -> float:
     """Cycles that a row waits for each vector that is read down the columns of a matrix."""
     row = row_loop(facts, axis)
-    size = axis.extent * math.prod(r.extent for r in facts.reduced) * facts.itemsize
+    size = axis.extent * iterations_of(facts.reduced) * facts.itemsize
     wait = NEAR_LINE_WAIT if size <= limits.cache_bytes else LINE_WAIT
     return wait if row is None else wait / row.extent
 
@@ -147,7 +148,7 @@ def register_tile(
     groups of rows reads the whole panel, from the second cache if that is larger than the first.
     """
     best, tile, sums = math.inf, (1, 1), facts.simultaneous
-    depth = math.prod(r.extent for r in facts.reduced)
+    depth = iterations_of(facts.reduced)
     for wide in range(1, min(columns, limits.vector_registers) + 1):
         read = wide * limits.vector_bytes * sums
         is_far = read * depth > NEAR_CACHE_BYTES
@@ -214,7 +215,7 @@ def cut_rows(draft: Draft, row: UOp, tall: int, columns: list[Number], panel: Di
     # Rows that are read far apart, and narrow ones that many panels would widen again, are packed
     # in blocks of MC rows; then loops around the rows stay where they are.
     scattered = tall > 1 and is_scattered(facts, row)
-    panels = math.prod(r.extent for r in facts.outputs if r.number in columns)
+    panels = iterations_of(r for r in facts.outputs if r.number in columns)
     widened = panels >= LEAST_REUSE and is_widened(facts, row, facts.outputs[:place])
     copied = scattered or (tall > 1 and widened)
     between = [] if copied else loops_between(facts, columns, row)
@@ -276,7 +277,7 @@ def block_of_rows(draft: Draft, row: UOp, tall: int, panels: int, copied: bool) 
         return min(BLOCK_OF_VARYING * tall, row.extent) if copied else row.extent
     facts, blocks = draft.facts, -(-pieces_wanted(draft) // panels)
     if copied:
-        depth = math.prod(r.extent for r in facts.reduced) * facts.itemsize
+        depth = iterations_of(facts.reduced) * facts.itemsize
         most = max(MOST_SCRATCH // depth // tall, LEAST_REUSE) * tall
         blocks = max(-(-row.extent // most), 2 * draft.limits.threads)
     groups = max(-(-row.extent // (blocks * tall)), LEAST_REUSE)

@@ -56,6 +56,7 @@ from tinycore.lower.strategies.grid_tiling import (
 from tinycore.lower.strategies.levels import ADDRESSES, ONE_TILE, Level, Tile
 from tinycore.lower.tile import Split, Tail
 from tinycore.render.base import Limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.matrix import MatrixUnit
 from tinycore.uop.node import UOp
 from tinycore.uop.op import Op
@@ -122,7 +123,7 @@ class UnitProduct(Tiling):
     @cached_property
     def steps(self) -> int:
         """Steps of the sums."""
-        return math.prod(r.extent for r in self.summed(self.facts))
+        return iterations_of(self.summed(self.facts))
 
     @property
     def depth(self) -> int:
@@ -175,7 +176,7 @@ class UnitProduct(Tiling):
 
         Groups that are resident on a unit together overlap theirs.
         """
-        terms = math.prod(r.extent for r in self.facts.reduced)
+        terms = iterations_of(self.facts.reduced)
         cycles = 1.0 if self.unit.is_described else DESCRIBED_CYCLES
         most = min(self.resident(), GROUPS_BESIDE, self.groups // self.limits.units)
         return cycles * EDGE_BYTES / (terms * self.unit.a.itemsize) / max(most, 1)
@@ -235,7 +236,7 @@ class UnitProduct(Tiling):
         """Split the reduced loop of a product into stages; that over stages, and that inside."""
         loops, unit = self.summed(draft.facts), self.unit
         number = join_steps(draft, loops)
-        steps = -(-math.prod(r.extent for r in loops) // unit.k)
+        steps = -(-iterations_of(loops) // unit.k)
         if unit.is_described:
             steps = ceil_power_of_two(steps)
         depth = min(draft.size("depth", self.depth), steps * unit.k)

@@ -41,6 +41,7 @@ from tinycore.lower.strategies.grid_tiling import (
 )
 from tinycore.lower.strategies.levels import ADDRESSES, GroupTile, Level, RegisterTile
 from tinycore.render.base import Limits
+from tinycore.uop.affine import iterations_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import AxisKind
 
@@ -179,7 +180,7 @@ class VectorProduct(Tiling):
 
     def finish(self, draft: Draft, cut: Cut) -> None:
         """Order the groups, and unroll a few steps of the sums."""
-        steps = math.prod(r.extent for r in self.facts.reduced)
+        steps = iterations_of(self.facts.reduced)
         row, column = cut.sides
         order_blocks(draft, row, column, steps, self.facts.read_itemsize)
         unroll_sums(draft)
