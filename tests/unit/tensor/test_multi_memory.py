@@ -429,3 +429,16 @@ def test_a_copy_that_kernelize_cut_is_in_order(axis: int | None) -> None:
     same = copy.contiguous()
     copy[:] = x
     assert same.tolist() == (A + 1).tolist()
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_a_padded_value_whose_parts_were_read_gets_memory_of_its_own(axis: int | None) -> None:
+    zeros = Tensor.zeros(4, 4).shard(group(2), axis)
+    x = zeros.pad(((1, 1), (0, 0)) if axis else ((0, 0), (1, 1)))
+    x.tolist()
+    view = x[1:3]
+    x.realize(view)
+
+    view -= 1
+
+    assert [sum(row) for row in x.tolist()][:4] == [0.0, -x.shape[1], -x.shape[1], 0.0]

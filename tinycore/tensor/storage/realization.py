@@ -33,7 +33,7 @@ from tinycore.tensor.storage.liveness import replace_nodes, while_walking
 from tinycore.tensor.storage.storage import is_shared, waiting_storages
 from tinycore.tensor.storage.writes import show
 from tinycore.uop.bindings import sizes_below
-from tinycore.uop.movement import base_of, source_below
+from tinycore.uop.movement import base_of, below_movement, source_below
 from tinycore.uop.node import UOp, is_gradient_leaf, ordered
 from tinycore.uop.op import MOVEMENT, Op
 from tinycore.uop.shape import is_group
@@ -258,9 +258,9 @@ def graph_read(roots: list[UOp], begun: CanonicalGraph | None = None) -> Canonic
             return form
         viewed = stale_choices(roots, form.cached, graph.is_memory)
         for root in roots:
-            base = source_below(root, MOVEMENT)
+            base = below_movement(root)
             if base is not base_of(root):
-                viewed.add(base)
+                viewed.update(map(below_movement, parts_of(base)))
         if not (viewed := viewed & form.cached.keys()):
             return form
         again |= viewed
