@@ -26,7 +26,7 @@ BUDGETS: Final = {
     "tinycore/cli": 9_767,
     "tinycore/device": 20_176,
     "tinycore/engine": 20_594,
-    "tinycore/lower": 44_075,
+    "tinycore/lower": 43_920,
     "tinycore/lower/steps": 9_390,
     "tinycore/lower/strategies": 24_740,
     "tinycore/linalg": 7_468,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 457_717
+SUM: Final = 457_562
 """The budgets of the core together."""
-FLOORS: Final = 420_464
+FLOORS: Final = 420_309
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

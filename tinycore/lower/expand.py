@@ -34,7 +34,7 @@ from tinycore.uop.affine import coefficient, repetition
 from tinycore.uop.compare import conjuncts_of
 from tinycore.uop.node import UOp, interned
 from tinycore.uop.op import ALU, AxisKind, Op, Part
-from tinycore.uop.pattern import RuleSet, node, var
+from tinycore.uop.pattern import RuleSet, node
 from tinycore.uop.rewrite import rewrite
 from tinycore.uop.sums import sum_of, terms_of
 from tinycore.uop.symbolic import simplified
@@ -138,7 +138,7 @@ def placed(node: UOp, counter: UOp, step: int) -> UOp:
 unroll = RuleSet("unroll")
 
 
-@unroll.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
+@unroll.rule(node(Op.REDUCE, name="root"))
 def unroll_reduction(root: UOp) -> UOp | None:
     """reduce over an UNROLL loop == one reduce of several values into the same accumulator."""
     counters = counters_of(root, AxisKind.UNROLL)
@@ -149,7 +149,7 @@ def unroll_reduction(root: UOp) -> UOp | None:
     return fold_loops(written, loops, root.arg)
 
 
-@unroll.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
+@unroll.rule(node(Op.REDUCE, name="root"))
 def unroll_partial_reduction(root: UOp) -> UOp | None:
     """reduce over a PARTIAL loop == the fold of one reduce for each of its steps.
 
@@ -163,28 +163,28 @@ def unroll_partial_reduction(root: UOp) -> UOp | None:
     return UOp(Op.REDUCE, root.dtype, (value, *lanes), root.arg) if lanes else value
 
 
-@unroll.rule(node(Op.END, var("body"), rest=var()).named("root"))
-def unroll_outputs(root: UOp, body: UOp) -> UOp | None:
+@unroll.rule(node(Op.END, name="root"))
+def unroll_outputs(root: UOp) -> UOp | None:
     """A body closed over an UNROLL loop == all its copies, closed over the other loops."""
     counters = counters_of(root, *WRITTEN_OUT)
     if not counters:
         return None
     inner = [
         r
-        for n in body.toposort()
+        for n in root.src[0].toposort()
         if n.op is Op.END and not n.ranges.isdisjoint(counters)
         for r in n.src[1:]
     ]
     copies = [
         copy.substitute({r: numbered(r, Part.COPY, number) for r in inner})
-        for number, copy in enumerate(instances(body, counters))
+        for number, copy in enumerate(instances(root.src[0], counters))
     ]
     ranges = without(root, counters)
     group = UOp.group(*copies)
     return root.with_src((group, *ranges)) if ranges else group
 
 
-@unroll.rule(node(Op.MATRIX, rest=var()).named("root"))
+@unroll.rule(node(Op.MATRIX, name="root"))
 def unroll_tiles(root: UOp) -> UOp | None:
     """a MATRIX over an UNROLL loop == one whose first operand is several, side by side."""
     counters = counters_of(root, AxisKind.UNROLL)
@@ -197,18 +197,18 @@ def unroll_tiles(root: UOp) -> UOp | None:
 vectorize = RuleSet("vectorize")
 
 
-@vectorize.rule(node(Op.END, var("body"), rest=var()).named("root"))
-def vectorize_outputs(root: UOp, body: UOp) -> UOp | None:
+@vectorize.rule(node(Op.END, name="root"))
+def vectorize_outputs(root: UOp) -> UOp | None:
     """A body closed over a VECTOR loop == the body on vectors."""
     counters = counters_of(root, AxisKind.VECTOR)
     if not counters:
         return None
     ranges = without(root, (*counters, *counters_of(root, AxisKind.PAIR)))
-    wide = Lanes(counters[0]).of(body)
+    wide = Lanes(counters[0]).of(root.src[0])
     return root.with_src((wide, *ranges)) if ranges else wide
 
 
-@vectorize.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
+@vectorize.rule(node(Op.REDUCE, name="root"))
 def vectorize_reduction(root: UOp) -> UOp | None:
     """reduce over a VECTOR loop == the fold of the lanes of one reduce of vectors.
 
@@ -238,7 +238,7 @@ def fold_loops(values: list[UOp], loops: tuple[UOp, ...], op: Op) -> UOp:
 pair_rest = RuleSet("pair rest")
 
 
-@pair_rest.rule(node(Op.REDUCE, var("body"), rest=var()).named("root"))
+@pair_rest.rule(node(Op.REDUCE, name="root"))
 def pair_scalars(root: UOp) -> UOp | None:
     """reduce of products over a PAIR loop == reduce of DOTs of two lanes, where no lanes are."""
     counters = counters_of(root, AxisKind.PAIR)
@@ -252,7 +252,7 @@ def pair_scalars(root: UOp) -> UOp | None:
     return fold_loops(values, loops, root.arg)
 
 
-@pair_rest.rule(node(Op.MATRIX, rest=var()).named("root"))
+@pair_rest.rule(node(Op.MATRIX, name="root"))
 def fragments_of_one_sum(root: UOp) -> UOp | None:
     """A MATRIX of which each lane holds one sum, where no lanes are."""
     if not is_planned(root):

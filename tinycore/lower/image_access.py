@@ -45,7 +45,7 @@ def in_image(index: UOp) -> bool:
 images = RuleSet("images")
 
 
-@images.rule(node(Op.LOAD, node(Op.INDEX, rest=var(), when=in_image), rest=var()).named("root"))
+@images.rule(node(Op.LOAD, node(Op.INDEX, when=in_image), rest=var(), name="root"))
 def load_pixels(root: UOp) -> UOp:
     """image[i] == channel i % 4 of pixel i // 4."""
     index = root.src[0]
@@ -59,7 +59,7 @@ def load_pixels(root: UOp) -> UOp:
     return value if len(root.src) == 1 else index.src[2].where(value, root.src[1])
 
 
-@images.rule(node(Op.STORE, node(Op.INDEX, rest=var(), when=in_image).named("index"), var("value")))
+@images.rule(node(Op.STORE, node(Op.INDEX, name="index", when=in_image), var("value")))
 def store_pixels(index: UOp, value: UOp) -> UOp:
     """A store of four elements from a multiple of four on == the store of a pixel."""
     place, count = index.src[1], value.dtype.count

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from tinycore.lower.loops import loops_of, values_of
 from tinycore.uop.node import UOp
 from tinycore.uop.op import REDUCTIONS, AxisKind, Op
-from tinycore.uop.pattern import RuleSet, node, var
+from tinycore.uop.pattern import RuleSet, node
 
 merge_reductions = RuleSet("merge reductions")
 
@@ -20,8 +20,8 @@ merge_reductions = RuleSet("merge reductions")
 @merge_reductions.rule(
     node(
         REDUCTIONS,
-        node(Op.REDUCE, var("x"), rest=var(), name="first"),
-        node(Op.REDUCE, var("y"), rest=var(), name="second"),
+        node(Op.REDUCE, name="first"),
+        node(Op.REDUCE, name="second"),
         name="root",
         ordered=True,
     )

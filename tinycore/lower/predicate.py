@@ -109,7 +109,7 @@ def open_gate(pointer: UOp, index: UOp, gate: UOp) -> UOp | None:
     return None
 
 
-@gates.rule(node(Op.LOAD, node(Op.INDEX, rest=var()).named("index"), var("other")).named("root"))
+@gates.rule(node(Op.LOAD, node(Op.INDEX, name="index"), var("other"), name="root"))
 def closed_load(root: UOp, index: UOp, other: UOp) -> UOp | None:
     """A load that never happens == its alternative; one that always happens needs none."""
     if len(index.src) == 2:
@@ -118,7 +118,7 @@ def closed_load(root: UOp, index: UOp, other: UOp) -> UOp | None:
     return other if gate.op is Op.CONST and gate.arg is False else None
 
 
-@gates.rule(node(Op.WHERE, var("gate"), node(Op.LOAD, rest=var()).named("load"), var("other")))
+@gates.rule(node(Op.WHERE, var("gate"), node(Op.LOAD, name="load"), var("other")))
 def gated_twice(gate: UOp, load: UOp, other: UOp) -> UOp | None:
     """gate ? (load where gate and ..., else a) : a == the load."""
     index = load.src[0]
@@ -135,9 +135,9 @@ def gated_twice(gate: UOp, load: UOp, other: UOp) -> UOp | None:
 @gates.rule(
     node(
         Op.WHERE,
-        node(Op.VECTORIZE, rest=var()).named("gates"),
-        node(Op.VECTORIZE, rest=var()).named("loads"),
-        node(Op.VECTORIZE, rest=var()).named("others"),
+        node(Op.VECTORIZE, name="gates"),
+        node(Op.VECTORIZE, name="loads"),
+        node(Op.VECTORIZE, name="others"),
     )
 )
 def lanes_gated_twice(gates: UOp, loads: UOp, others: UOp) -> UOp | None:
