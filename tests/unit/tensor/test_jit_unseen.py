@@ -347,6 +347,27 @@ cases["an_attribute_that_tensor_gets"] = of_tensor(
 )
 
 
+def told_equal(base: type, one: Any, other: Any) -> Callable[[], Case]:
+    def make() -> Case:
+        kind = type("Equal", (base,), {"__eq__": lambda *_: True, "__hash__": base.__hash__})
+        value = types.SimpleNamespace(factor=kind(one))
+        return lambda x: x * float(value.factor), setting(value, "factor", kind(other))
+
+    return make
+
+
+cases["a_text_that_says_it_is_equal"] = told_equal(str, "2", "5")
+cases["an_int_that_says_it_is_equal"] = told_equal(int, 2, 5)
+cases["a_float_that_says_it_is_equal"] = told_equal(float, 2.0, 5.0)
+
+
+@case
+def what_a_module_computes() -> Case:
+    module = types.ModuleType("a_module")
+    exec("table = {'factor': 2.0}\ndef __getattr__(name): return table[name]", vars(module))
+    return lambda x: x * module.factor, lambda: vars(module)["table"].update(factor=5.0)
+
+
 def of_subclass(base: type, *arguments: Any) -> Callable[[], Case]:
     def make() -> Case:
         value = type("Below", (base,), {})(*arguments)

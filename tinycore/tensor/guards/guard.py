@@ -130,6 +130,10 @@ def constant_key(value: Any) -> Hashable:
         return complex, complex.__repr__(value)
     if isinstance(value, NumpyScalar):
         return value.dtype.str, value.tobytes()
+    if isinstance(value, str):  # of a class of the caller, whose `==` may say anything
+        return kind, str.__str__(value)
+    if isinstance(value, int):
+        return kind, int.__int__(value)
     if isinstance(value, PLAIN_TYPES):
         return Size if isinstance(value, Size) else kind, value
     if kind in METHOD_TYPES and hasattr(value, "__self__"):  # each lookup makes another

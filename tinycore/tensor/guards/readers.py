@@ -48,7 +48,8 @@ def object_readers(value: Any, names: Names) -> list[Reader]:
     if isinstance(value, types.FunctionType):
         return function_readers(value, names)
     if isinstance(value, types.ModuleType):
-        return [names.table(vars(value), names.wanted)] if names.opens(value.__name__) else []
+        wanted = names.wanted and names.wanted | {"__getattr__"}
+        return [names.table(vars(value), wanted)] if names.opens(value.__name__) else []
     if isinstance(value, type):
         return class_readers(value, names) if names.opens(value.__module__) else []
     own = getattr(value, "__dict__", None)
