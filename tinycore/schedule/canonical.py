@@ -8,7 +8,7 @@ docs/floors/schedule.md, and docs/decisions/0042-held-values.md for held values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
@@ -22,7 +22,7 @@ from tinycore.uop.op import Op, Write
 from tinycore.uop.size import are_ints
 
 TUPLES: Final = frozenset({tuple})
-NUMBERED: Final = frozenset({Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.OWN, Op.KERNEL})
+NUMBERED: Final = SIZED | {Op.ASSIGN, Op.BUFFER_VIEW, Op.CALL, Op.CONTIGUOUS, Op.OWN, Op.KERNEL}
 """Ops that are counted, or whose argument may be another one in a canonical graph."""
 KEPT_APART: Final = frozenset({Op.CONTIGUOUS, Op.OWN})
 """Ops of which those with a number are the copy, or the value, of one tensor."""
@@ -76,6 +76,11 @@ class CanonicalGraph(NamedTuple):
         """The node behind each canonical node; behind memory that a node holds, that node."""
         return dict(zip(self.nodes.values(), self.nodes, strict=True))
 
+    def behind(self, names: Iterable[UOp]) -> list[UOp]:
+        """The nodes behind some canonical nodes, as far as they are in the graph."""
+        originals = self.originals
+        return [originals[node] for node in names if node in originals]
+
 
 def stale_choices(
     roots: list[UOp], cached: Mapping[UOp, UOp], is_leaf: Callable[[UOp], bool]
@@ -127,8 +132,12 @@ def canonicalize(
                 canonical[source] = parameter(source.dtype, below[0], source.arg, len(memory))
                 memory.append(source)
                 continue
-            held = source._memory
-            if type(held) is Held and held.scope is scope and source not in again:
+            if (
+                (held := source._memory) is not None
+                and type(held) is Held
+                and held.scope is scope
+                and source not in again
+            ):
                 cached[source] = held.memory
                 below = (held.memory,)
             elif op is CALL:  # the other sources serve gradients only
@@ -145,7 +154,7 @@ def canonicalize(
             op, src, argument = node.op, node.src, node.arg
             if cached and node in cached:
                 canonical[node] = canonical[cached[node]]
-            elif op not in NUMBERED and not (op in SIZED and not plain(argument)):
+            elif op not in NUMBERED or (op in SIZED and plain(argument)):
                 new = tuple(map(get, src))
                 canonical[node] = node if new == src else interned(op, node.dtype, new, argument)
             else:

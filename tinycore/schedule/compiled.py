@@ -94,18 +94,10 @@ class Schedule:
         needed = self.roots
         if canonical.assigned:
             needed |= {canonical.nodes[node] for node in canonical.assigned}
-        if others and self.inner:
-            inner = [n for n, f in canonical.nodes.items() if f in self.inner]
-            others = candidates_above(others, inner)
-        if others and self.inner:
-            stops = set(canonical.roots) | {
-                n for n, f in canonical.nodes.items() if f in self.results
-            }
-            cached_here = (
-                {n for n, f in canonical.nodes.items() if f in self.cached}
-                if self.cached
-                else set()
-            )
+        inner = canonical.behind(self.inner) if others else ()
+        if inner and (others := candidates_above(others, inner)):
+            stops = {*canonical.roots, *canonical.behind(self.results)}
+            cached_here = {*canonical.behind(self.cached)}
             scope = canonical.scope
 
             def enter(node: UOp) -> bool:
