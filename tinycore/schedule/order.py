@@ -2,8 +2,9 @@
 
 Floor 3. Topological order alone may leave the last reader of a large value far behind the other
 readers, and the value alive until then. Such a reader is moved forward to where its operands are
-ready. The value then dies before the next one like it is allocated, and its readers are neighbors,
-which row fusion (`row_fusion.py`) may make one kernel.
+ready, even where a later operand was the last one that it waited for, as the gradient of a weight.
+The value then dies before the next one like it is allocated, and its readers are neighbors, which
+row fusion (`row_fusion.py`) may make one kernel.
 """
 
 from __future__ import annotations
@@ -55,24 +56,37 @@ class ListScheduler:
                 if self.done[now := ready.popleft()]:
                     continue
                 self.done[now] = True
-                order.append(launch := self.launches[now])
-                ready += self.freeing_successors(launch)
+                order.append(self.launches[now])
+                ready += self.freeing_successors(now)
         return order
 
-    def freeing_successors(self, launch: Launch) -> list[int]:
-        """Launches that may follow one at once and free memory that it used."""
-        found = []
-        for place in dict.fromkeys(launch.places):
-            if place in self.uses_left:
-                self.uses_left[place] -= 1
-                if self.uses_left[place] == 1:
-                    found.append(next(n for n in self.users[place] if not self.done[n]))
-        return [n for n in found if self.is_ready(n) and self.bytes_freed(n) > 0]
+    def freeing_successors(self, number: int) -> list[int]:
+        """Launches that may follow one at once and free memory: the last that use what it used, and
+        those that were waiting for its result to free other values."""
+        launch = self.launches[number]
+        self.uses_left.subtract(self.uses_left.keys() & launch.places)
+        found = dict[int, None]()
+        for place in launch.places:
+            if place not in launch.written and self.uses_left[place] != 1:
+                continue
+            for n in self.users[place]:
+                if not self.done[n]:
+                    found[n] = None
+                    if place in self.launches[n].written:
+                        break
+        # Of those that take as much as they free, those that free other values than it has made.
+        pay = [n for n in found if (self.bytes_freed(n), self.bytes_freed(n, number)) > (0, 0)]
+        return [n for n in pay if self.is_ready(n)]
 
-    def bytes_freed(self, number: int) -> int:
-        """Bytes of the values that die at a launch, minus those of the values that it defines."""
-        total = 0
+    def bytes_freed(self, number: int, before: int | None = None) -> int:
+        """Bytes of the values that die at a launch, minus those of the values that it defines.
+
+        Of temporary values alone that the launch `before` has not written, if one is given.
+        """
+        total, known = 0, () if before is None else self.launches[before].written
         for place in dict.fromkeys(self.launches[number].places):
+            if place in known or (before is not None and place not in self.uses_left):
+                continue
             is_first = self.users[place][0] == number
             if self.uses_left[place] == 1 and not is_first:
                 total += nbytes(self.memory[place])

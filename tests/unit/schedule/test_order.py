@@ -56,6 +56,14 @@ def test_readers_follow_in_the_order_in_which_they_became_able_to() -> None:
     assert order(steps, sizes, 1, 5, 6, 7, 8) == [1, 2, 5, 7, 3, 4, 6, 8]
 
 
+def test_what_waits_for_a_small_value_to_free_a_large_one_comes_with_it() -> None:
+    """The gradient of a weight waits for a slope, and is the last to read the factor."""
+    sizes = [LARGE, LARGE, LARGE, SMALL, LARGE, LARGE, SMALL]
+    steps = [step(1, 0), step(2, 1), step(3, 2), step(4, 3), step(5, 1, 3), step(6, 4)]
+
+    assert order(steps, sizes, 1, 5, 6) == [1, 2, 3, 5, 4, 6]
+
+
 def test_what_takes_more_than_it_frees_waits() -> None:
     assert order([step(1, 0), step(2, 0), step(3, 1)], [1, SMALL, SMALL, LARGE], 1, 2, 3) == [
         1,
