@@ -19,7 +19,6 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from operator import add
 from typing import Any, Final
 
 from tinycore.dtype import dtypes
@@ -39,6 +38,7 @@ from tinycore.schedule.weighing import (
     in_memory,
     logarithm_of,
     mean_of,
+    one_by_one,
     part_of,
     seen_of,
     shift_of,
@@ -274,7 +274,7 @@ class Choice:
             if weighing.is_turned:
                 place, seen = len(node.shape) + ROW_AXIS, self.sizes[1]
                 each = [pad(x, place, 0, seen - x.shape[place]) for x in found]
-                joined = functools.reduce(add, each)
+                joined = one_by_one(Op.ADD, each)
             else:
                 joined = concatenate(found, len(node.shape) + ROW_AXIS)
             yield node, joined.alu(Op.CONTIGUOUS)

@@ -8,7 +8,7 @@ docs/floors/schedule.md, and docs/decisions/0042-held-values.md for held values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
@@ -82,11 +82,8 @@ class CanonicalGraph(NamedTuple):
         return [originals[node] for node in names if node in originals]
 
 
-def stale_choices(
-    roots: list[UOp], cached: Mapping[UOp, UOp], is_leaf: Callable[[UOp], bool]
-) -> set[UOp]:
-    """Cached maxima and the like that `roots` compare with values which a run computes again."""
-    return set(read_again(roots, cached, is_leaf)) if cached else set()
+stale_choices: Final = read_again
+"""Cached maxima and the like that roots compare with values which a run computes again."""
 
 
 def canonicalize(

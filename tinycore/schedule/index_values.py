@@ -30,7 +30,7 @@ def is_of_indices(node: UOp, known: Mapping[UOp, bool]) -> bool:
 def is_made_of_indices(node: UOp) -> bool:
     """The same of a value alone."""
     known: dict[UOp, bool] = {}
-    for below in node.toposort():
+    for below in node.toposort(lambda n: n.op in COMPUTED):
         known[below] = is_of_indices(below, known)
     return known[node]
 

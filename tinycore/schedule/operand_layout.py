@@ -14,7 +14,7 @@ See docs/decisions/0064-operand-layout.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -48,21 +48,16 @@ def lay_out_operands(nodes: Mapping[UOp, UOp]) -> dict[UOp, UOp]:
     `nodes`, and the result, map nodes of the sharded graph to their nodes on single devices.
     """
     devices = {n.device_or_none for n in nodes.values() if n.op is Op.REDUCE_AXIS}
-    if not any(d is not None and may_copy(limits_of(d)) for d in devices):
+    if not any(d is not None and layout_of(limits_of(d)) for d in devices):
         return dict(nodes)
     return rebuilt_above_leaves(
         nodes, lambda _, new, __: laid_out(new) if new.op is Op.REDUCE_AXIS else new
     )
 
 
-def may_copy(limits: Limits) -> bool:
-    """True if the layout of operands matters on a device."""
-    return suits_units(limits) or limits.layout is not None
-
-
-def suits_units(limits: Limits) -> bool:
-    """True for a card with matrix units."""
-    return bool(limits.units and limits.matrix)
+def layout_of(limits: Limits) -> Callable[..., dict[UOp, UOp]] | None:
+    """The function that copies operands for a device; None where their layout does not matter."""
+    return limits.layout or (copies_for_units if limits.units and limits.matrix else None)
 
 
 @dataclass(frozen=True)
@@ -135,7 +130,7 @@ def laid_out(node: UOp) -> UOp:
         summed=[loops[axis] for axis in axes if axis in node.arg[1]],
     )
     limits, work = limits_of(node.device), math.prod(product.shape)
-    layout = limits.layout or (copies_for_units if suits_units(limits) else None)
+    layout = layout_of(limits)
     copies = layout(operands, own, work, limits) if layout else {}
     if not copies:
         return node

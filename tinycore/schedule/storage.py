@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import islice
 
 from tinycore.schedule.comparisons import compared_with_itself, is_widening
-from tinycore.schedule.index_values import is_of_indices
+from tinycore.schedule.index_values import is_made_of_indices
 from tinycore.schedule.invariants import invariant_nodes
 from tinycore.schedule.kernel import custom_of, nbytes, numel
 from tinycore.schedule.limits import chained_types, limits_of, multiplies_by_lanes
@@ -220,8 +220,6 @@ class Storage:
         """Nodes with the same value in every replay."""
         if constant is not None:
             self.invariant = invariant_nodes(self.graph, constant)
-        self.of_indices: dict[UOp, bool] = {}
-        """True for the nodes visited that are computed from indices alone."""
         self.cost: dict[UOp, int] = {}
         self.depth: dict[UOp, int] = {}
 
@@ -308,7 +306,6 @@ class Storage:
 
     def visit(self, node: UOp) -> None:
         """Decide one node after all its sources."""
-        self.of_indices[node] = is_of_indices(node, self.of_indices)
         if is_leaf(node):
             self.cost[node] = self.depth[node] = 0
             return
@@ -501,9 +498,9 @@ class Storage:
     def is_mask_of_chain(self, node: UOp, bottom: UOp) -> bool:
         """True for a mask computed from indices alone and applied to the scores of a possible chain
         of products: lanes compute such a mask faster than they load it."""
-        if not self.of_indices[bottom] or self.cost.get(bottom, 0) > DEAREST_MASK:
+        if self.cost.get(bottom, 0) > DEAREST_MASK or not self.masks(node):
             return False
-        return self.masks(node) and bool(chained_types(node.single_device))
+        return is_made_of_indices(bottom) and bool(chained_types(node.single_device))
 
     def masks(self, node: UOp) -> bool:
         """True if a value is used in masks, and in values to which they are applied, only."""

@@ -54,7 +54,7 @@ canonicalize: Final[Callable[..., CanonicalGraph]] = deferred(
     "tinycore.schedule.canonical:canonicalize"
 )
 make_realized: Final[Callable[..., Realized]] = deferred("tinycore.schedule.retention:Realized")
-stale_choices: Final[Callable[..., set[UOp]]] = deferred(
+stale_choices: Final[Callable[..., frozenset[UOp]]] = deferred(
     "tinycore.schedule.canonical:stale_choices"
 )
 
@@ -256,7 +256,7 @@ def graph_read(roots: list[UOp], begun: CanonicalGraph | None = None) -> Canonic
         form = canonicalize(roots, scope.owner, again, begun)
         if not form.cached:
             return form
-        viewed = stale_choices(roots, form.cached, graph.is_memory)
+        viewed = {*stale_choices(roots, form.cached, graph.is_memory)}
         for root in roots:
             base = below_movement(root)
             if base is not base_of(root):
