@@ -37,7 +37,7 @@ BUDGETS: Final = {
     "tinycore/schedule": 55_108,
     "tinycore/tensor": 13_688,
     "tinycore/tensor/autograd": 9_482,
-    "tinycore/tensor/capture": 16_259,
+    "tinycore/tensor/capture": 16_357,
     "tinycore/tensor/guards": 7_530,
     "tinycore/tensor/interop": 6_689,
     "tinycore/tensor/methods": 56_382,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 457_562
+SUM: Final = 457_660
 """The budgets of the core together."""
-FLOORS: Final = 420_309
+FLOORS: Final = 420_407
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

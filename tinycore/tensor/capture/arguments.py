@@ -189,14 +189,16 @@ class Arguments:
 
     def note_rare(self, value: Any, key: list[Any]) -> None:
         """The rest of `note`, for values that are met less often."""
+        inner = container_items(value)
+        if isinstance(value, Tensor) or inner is not None:
+            for name, item in attributes_beside(value):
+                key += name, self.constant(item)
         if isinstance(value, Tensor):
             self.tensors.append(value)
-        elif (inner := container_items(value)) is not None:
+        elif inner is not None:
             key.append(tuple([step for step, _ in inner]))
             for _, item in inner:
                 self.note(item, key)
-            for name, item in attributes_beside(value):
-                key += name, self.constant(item)
         elif isinstance(value, NumpyArray):
             paths = [p for p, v in self.leaves if isinstance(v, NumpyArray)]
             raise JitError(

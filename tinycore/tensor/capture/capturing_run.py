@@ -398,7 +398,7 @@ class CapturingRun:
 
         def output(tensor: Tensor) -> Output:
             asks = None if self.is_old(tensor) else tensor.requires_grad
-            return Output(form_of(tensor.uop, places), asks)
+            return Output(form_of(tensor.uop, places), asks, type(tensor))
 
         made = {n: p for n, p in places.items() if outputs[p] in recording.made}
         for tensor in tensors:

@@ -21,7 +21,7 @@ from tinycore.schedule.kernel import memory_of
 from tinycore.tensor.aliases import VIEW_OPS, buffers_below, is_realized, parts_of
 from tinycore.tensor.autograd import versions
 from tinycore.tensor.autograd.grad import end_at, ended_at, ended_below, present
-from tinycore.tensor.capture.arguments import Arguments, rebuilt
+from tinycore.tensor.capture.arguments import Arguments, attributes_beside, rebuilt
 from tinycore.tensor.capture.change_sets import ChangeSet
 from tinycore.tensor.storage.change_tracking import change_sets, changed_elsewhere
 from tinycore.tensor.storage.liveness import publish, while_walking
@@ -68,8 +68,10 @@ class ArgumentProxies:
     def tensor(self, original: Tensor) -> Tensor:
         """The proxy of a tensor."""
         if id(original) not in self.made:
-            tensor = Tensor._from_node(original.uop.substitute(self.nodes))
+            tensor = type(original)._from_node(original.uop.substitute(self.nodes))
             tensor._requires_grad = original._requires_grad
+            for name, value in attributes_beside(original):
+                setattr(tensor, name, value)
             self.made[id(original)] = tensor
             if original.grad is not None:
                 tensor._grad = self.tensor(original.grad)
@@ -131,6 +133,13 @@ class ArgumentProxies:
                 yield (
                     f"replaced its argument {place} by another tensor, where a replay could "
                     "only write to memory; use assign, or return the new one"
+                )
+            both = (attributes_beside(found) for found in (tensor, original))
+            now, before = ([(name, id(value)) for name, value in found] for found in both)
+            if now != before:
+                yield (
+                    f"set an attribute of its argument {place}, which a replay would not do; "
+                    "return the value, or set it outside"
                 )
             if tensor.grad is not self.gradient_of(original):
                 yield (

@@ -68,6 +68,7 @@ class Output:
     form: UOp
     asks: bool | None = None
     """True if a new tensor asks for a gradient, False if it refuses one, None if neither."""
+    kind: type[Tensor] = Tensor
 
     @cached_property
     def places(self) -> dict[UOp, int]:
@@ -94,7 +95,7 @@ class Output:
 
     def tensor(self, node: UOp) -> Tensor:
         """A new tensor of its node."""
-        tensor = Tensor._from_node(node)
+        tensor = self.kind._from_node(node)
         tensor._requires_grad = self.asks  # which ends no gradient that is refused at its memory
         return tensor
 
