@@ -100,11 +100,36 @@ def _gradient(batch: int, channels: int, side: int) -> Case:
     )
 
 
+def _transposed(batch: int, channels: int, outputs: int, side: int, kernel: int) -> Case:
+    """Windows side by side: as well the gradient of a convolution's images, as of patches."""
+
+    def tiny(_: Any, x: Any, w: Any) -> Any:
+        return x.conv_transpose2d(w, stride=kernel)
+
+    def torch(torch: Any, x: Any, w: Any) -> Any:
+        return torch.conv_transpose2d(x, w, stride=kernel)
+
+    def jax(jax: Any, x: Any, w: Any) -> Any:
+        placed = jax.numpy.einsum("ncyx,cohw->noyhxw", x, w)
+        return placed.reshape(batch, outputs, side * kernel, side * kernel)
+
+    pixels = batch * outputs * (side * kernel) ** 2
+    return Case(
+        f"conv {batch}x{channels}x{side}x{side} {kernel}x{kernel} transposed",
+        {TENSOR: tiny, "torch": torch, "jax": jax},
+        (Input((batch, channels, side, side)), Input((channels, outputs, kernel, kernel))),
+        flops=2.0 * pixels * channels,
+        read_bytes=batch * channels * side * side * FLOAT_BYTES,
+        written_bytes=pixels * FLOAT_BYTES,
+    )
+
+
 CASES: Final = (
     _conv("conv 8x64x56x56 3x3", 8, 64, 64, 56, 3),
     _conv("conv 8x64x56x56 3x3 stride 2", 8, 64, 64, 56, 3, stride=2),
     _conv("conv 8x64x56x56 1x1 to 256", 8, 64, 256, 56, 1),
     _conv("conv 8x64x56x56 3x3 depthwise", 8, 64, 64, 56, 3, groups=64),
     _gradient(8, _CHANNELS, _SIDE - 1),
+    _transposed(8, 96, 64, 14, 4),
     _block(),
 )
