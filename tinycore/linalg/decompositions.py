@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Literal, Self, TypeVar
 
-from tinycore._deferred import numpy
+from tinycore._deferred import deferred, numpy
 from tinycore.dtype import dtypes
 from tinycore.errors import ArgumentError, ShapeError
-from tinycore.tensor.capture.jit import TinyJit
 from tinycore.tensor.methods.linalg import Linalg
 
+captured: Final = deferred("tinycore.tensor.capture.jit:TinyJit")
 SWEEPS: Final = {dtypes.float32: 3, dtypes.float64: 6}
 """Sweeps of rotations until columns are orthogonal, besides log2 of how many there are.
 
@@ -147,7 +147,7 @@ MOST_STEPS_AT_ONCE: Final = 15
 
 def replayed(step: Callable[..., Any], steps: int) -> Callable[..., Any]:
     """A step, captured where it is repeated often: its graph is made and scheduled twice then."""
-    return TinyJit(step, guards=False) if steps > MOST_STEPS_AT_ONCE else step
+    return captured(step, guards=False) if steps > MOST_STEPS_AT_ONCE else step
 
 
 def triangular(x: AnyTensor, kept: int, is_constant: bool = False) -> tuple[AnyTensor, AnyTensor]:
