@@ -27,7 +27,7 @@ BUDGETS: Final = {
     "tinycore/device": 20_176,
     "tinycore/engine": 20_594,
     "tinycore/lower": 43_920,
-    "tinycore/lower/steps": 9_390,
+    "tinycore/lower/steps": 9_400,
     "tinycore/lower/strategies": 24_740,
     "tinycore/linalg": 7_438,
     "tinycore/nn": 16_747,
@@ -38,7 +38,7 @@ BUDGETS: Final = {
     "tinycore/tensor": 13_688,
     "tinycore/tensor/autograd": 9_482,
     "tinycore/tensor/capture": 16_357,
-    "tinycore/tensor/guards": 7_530,
+    "tinycore/tensor/guards": 7_532,
     "tinycore/tensor/interop": 6_689,
     "tinycore/tensor/methods": 56_382,
     "tinycore/tensor/storage": 12_206,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 457_660
+SUM: Final = 457_672
 """The budgets of the core together."""
-FLOORS: Final = 420_407
+FLOORS: Final = 420_419
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

@@ -552,6 +552,20 @@ def test_names_that_no_code_mentions_may_come_and_go() -> None:
     assert len(step.captures) == 1
 
 
+def test_a_class_whose_module_is_no_text_is_looked_into() -> None:
+    class Odd:
+        factor = 2.0
+
+    Odd.__module__ = types.FunctionType.__code__  # type: ignore[assignment]  # as classes in C have
+    step = TinyJit(lambda x: (x * Odd.factor).realize())
+    x = Tensor([1.0]).realize()
+    assert [step(x).tolist() for _ in range(4)] == [[2.0]] * 4
+
+    Odd.factor = 5.0
+
+    assert step(x).tolist() == [5.0]
+
+
 @dataclass
 class Batch:
     x: Tensor

@@ -80,7 +80,7 @@ class Split:
         if by < 1 or (by > counter.extent and not passes_end):
             raise ArgumentError(f"{self}: steps of {by} do not cut a loop of {counter.extent}")
         is_reduced = counter.kind is AxisKind.REDUCE
-        if not counter.is_fixed and is_reduced and self.tail is not Tail.GUARD:
+        if not counter.is_fixed and not self.is_guarded(counter):
             return with_remainder(kernel, counter, by)
         if counter.is_fixed and counter.extent % by == 0:
             return replace_counter(kernel, counter, *parts(counter, counter.extent // by, by))
@@ -103,6 +103,10 @@ class Split:
             start = (outer * by).minimum(counter.extent - by)
             return replace_counter(kernel, counter, outer, inner, start + inner)
         return with_remainder(kernel, counter, by)
+
+    def is_guarded(self, counter: UOp) -> bool:
+        """True if the last step of a loop of symbolic length may pass its end."""
+        return counter.kind is not AxisKind.REDUCE or self.tail is Tail.GUARD
 
 
 @dataclass(frozen=True)

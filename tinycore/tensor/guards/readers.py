@@ -51,7 +51,8 @@ def object_readers(value: Any, names: Names) -> list[Reader]:
         wanted = names.wanted and names.wanted | {"__getattr__"}
         return [names.table(vars(value), wanted)] if names.opens(value.__name__) else []
     if isinstance(value, type):
-        return class_readers(value, names) if names.opens(value.__module__) else []
+        # of classes written in C it may be anything
+        return class_readers(value, names) if names.opens(str(value.__module__)) else []
     own = getattr(value, "__dict__", None)
     if found := attribute_readers(value, own, names):
         return found
