@@ -19,6 +19,7 @@ import queue
 import string
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -564,6 +565,21 @@ def test_a_class_whose_module_is_no_text_is_looked_into() -> None:
     Odd.factor = 5.0
 
     assert step(x).tolist() == [5.0]
+
+
+def test_modules_may_be_imported_while_they_are_looked_through(undoing: None) -> None:
+    class Importing(str):
+        __slots__ = ()
+
+        def partition(self, sep: str, /) -> tuple[str, str, str]:
+            sys.modules[f"imported_{len(sys.modules)}"] = types.ModuleType("imported")
+            return str.partition(self, sep)
+
+    name = f"importing_{time.monotonic_ns()}"  # no answer about it is kept
+    sys.modules[Importing(name)] = types.ModuleType(name)
+    step = TinyJit(lambda x: (x * len(sys.modules[name].__name__)).realize())
+
+    assert [step(Tensor([1.0])).tolist() for _ in range(3)] == [[len(name)]] * 3
 
 
 @dataclass

@@ -179,7 +179,7 @@ class Names:
         named = self.known[ATTRIBUTE]
         modules = {*self.known[MODULE]}
         if not named.isdisjoint(("import_module", "__import__")) or named >= {"sys", "modules"}:
-            modules.update(filter(self.opens, sys.modules))
+            modules.update(filter(self.opens, [*sys.modules]))  # another thread may import
         lines = {name: f"modules.get({name!r}, missing)" for name in sorted(modules)}
         lines["a method of Tensor"] = "templates.version"
         if not named.isdisjoint(("environ", "getenv")):
