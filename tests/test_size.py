@@ -38,7 +38,7 @@ BUDGETS: Final = {
     "tinycore/tensor": 13_688,
     "tinycore/tensor/autograd": 9_482,
     "tinycore/tensor/capture": 16_357,
-    "tinycore/tensor/guards": 7_535,
+    "tinycore/tensor/guards": 7_560,
     "tinycore/tensor/interop": 6_689,
     "tinycore/tensor/methods": 56_382,
     "tinycore/tensor/storage": 12_206,
@@ -60,9 +60,9 @@ BUDGETS: Final = {
 }
 """Tokens that a folder may have, its subfolders apart; of a package, those of its `src`."""
 
-SUM: Final = 457_675
+SUM: Final = 457_700
 """The budgets of the core together."""
-FLOORS: Final = 420_422
+FLOORS: Final = 420_447
 """Floors 0 to 5, with what moved out of them: what moves is counted where it lies."""
 
 SLACK: Final = 0.01

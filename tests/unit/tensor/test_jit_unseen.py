@@ -553,12 +553,14 @@ def test_names_that_no_code_mentions_may_come_and_go() -> None:
     assert len(step.captures) == 1
 
 
-def test_a_class_whose_module_is_no_text_is_looked_into() -> None:
-    class Odd:
+@pytest.mark.parametrize("kind", ["class", "object", "class of a class"])
+def test_a_class_whose_module_is_no_text_is_looked_into(kind: str) -> None:
+    class Odd(type if kind == "class of a class" else object):  # type: ignore[misc]
         factor = 2.0
 
-    Odd.__module__ = types.FunctionType.__code__  # type: ignore[assignment]  # as classes in C have
-    step = TinyJit(lambda x: (x * Odd.factor).realize())
+    Odd.__module__ = property(lambda self: "made")  # type: ignore[assignment]  # as in C
+    found: Any = Odd if kind == "class" else Odd() if kind == "object" else Odd("Made", (), {})
+    step = TinyJit(lambda x: (x * found.factor).realize())
     x = Tensor([1.0]).realize()
     assert [step(x).tolist() for _ in range(4)] == [[2.0]] * 4
 

@@ -35,7 +35,7 @@ from tinycore.tensor.guards.guard import (
     join_path,
     never,
 )
-from tinycore.tensor.guards.names import Names
+from tinycore.tensor.guards.names import Names, home_of
 from tinycore.tensor.guards.readers import class_readers, content_readers, is_unseen, object_readers
 from tinycore.tensor.tensor import Tensor
 
@@ -97,7 +97,7 @@ class Walk:
 
     def is_new(self, kind: type) -> bool:
         """True for a class that is looked into and was not met yet."""
-        return self.names.opens(kind.__module__) and id(kind) not in self.met
+        return self.names.opens(home_of(kind)) and id(kind) not in self.met
 
     def role(self, value: Any, path: str) -> tuple[Role, list[Reader]]:
         """Return the role of a value, and the readers of its content where that is guarded too."""
@@ -268,7 +268,7 @@ def random_generators(values: Iterable[Any], names: Names) -> list[Any]:
             name = owner.__name__
             if name in GENERATORS and (name != "numpy" or names.has("random")):
                 owner = GENERATORS[name](owner)
-        modules = [kind.__module__ for kind in type(owner).__mro__]
+        modules = [home_of(kind) for kind in type(owner).__mro__]
         draws = "random" in modules or any(m.startswith("numpy.random.") for m in modules)
         if draws and not isinstance(owner, random.SystemRandom):
             found[id(owner)] = owner

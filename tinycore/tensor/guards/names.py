@@ -118,6 +118,11 @@ def pieces(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from pieces(inner)
 
 
+def home_of(kind: type) -> str:
+    """The module of a class, as text: for some classes in C `__module__` is that of instances."""
+    return str(kind.__module__)
+
+
 @functools.lru_cache(maxsize=4096)
 def is_library(module: str) -> bool:
     """True if a module belongs to Python, to tinycore, or to an installed package."""

@@ -31,7 +31,7 @@ from tinycore.tensor.guards.guard import (
     items_of,
     memory_of,
 )
-from tinycore.tensor.guards.names import LAYERS, STORED, Names
+from tinycore.tensor.guards.names import LAYERS, STORED, Names, home_of
 
 MOST_ITEMS: Final = 1024
 """Items of a container up to which each is compared; of longer ones the length is."""
@@ -51,8 +51,7 @@ def object_readers(value: Any, names: Names) -> list[Reader]:
         wanted = names.wanted and names.wanted | {"__getattr__"}
         return [names.table(vars(value), wanted)] if names.opens(value.__name__) else []
     if isinstance(value, type):
-        # of classes written in C it may be anything
-        return class_readers(value, names) if names.opens(str(value.__module__)) else []
+        return class_readers(value, names) if names.opens(home_of(value)) else []
     own = getattr(value, "__dict__", None)
     if found := attribute_readers(value, own, names):
         return found
@@ -89,14 +88,14 @@ def attribute_readers(value: Any, own: Mapping[str, Any] | None, names: Names) -
     Read are those that code names, which mangles private ones; of a layer of tinycore, all.
     """
     kind = type(value)
-    is_layer = kind.__module__.startswith(LAYERS)
-    if not (is_layer or isinstance(value, NAMESPACES) or names.opens(kind.__module__)):
+    is_layer = home_of(kind).startswith(LAYERS)
+    if not (is_layer or isinstance(value, NAMESPACES) or names.opens(home_of(kind))):
         return []
     # Not remembered: that would keep the class, and with its methods all that is around them.
     slots = {
         name: slot
         for base in reversed(kind.__mro__)
-        if names.opens(base.__module__) or base.__module__.startswith(LAYERS)
+        if names.opens(home_of(base)) or home_of(base).startswith(LAYERS)
         for name, slot in vars(base).items()
         if isinstance(slot, types.MemberDescriptorType) and (is_layer or names.has(name))
     }
