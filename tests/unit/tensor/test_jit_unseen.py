@@ -17,13 +17,14 @@ import operator
 import os
 import queue
 import string
+import subprocess
 import sys
 import threading
-import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from os import getenv
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -31,6 +32,8 @@ import pytest
 
 from tinycore import Tensor, TinyJit
 from tinycore.errors import JitError
+
+ROOT = Path(__file__).resolve().parents[3]
 
 Case = tuple[Callable[..., Any], Callable[[], object]]
 """A function of a tensor, to be captured, and a change that it has to see."""
@@ -529,8 +532,30 @@ def undoing() -> Iterator[None]:
         del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", cases)
+LOOKED_UP = [
+    f"a_name_in_a_text_by_{how}" for how in ("sys_modules", "dunder_import", "import_module")
+]
+"""Cases that may find any module: all that other tests have brought in would be compared, too."""
+
+
+@pytest.mark.parametrize("name", [name for name in cases if name not in LOOKED_UP])
 def test_a_change_is_seen(name: str, undoing: None) -> None:
+    see_a_change(name)
+
+
+@pytest.mark.parametrize(
+    "call", [*(f"see_a_change({name!r})" for name in LOOKED_UP), "import_while_looking()"]
+)
+def test_any_module_may_be_looked_up(call: str) -> None:
+    code = f"import {__name__} as here; here.{call}"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+def see_a_change(name: str) -> None:
+    """Call a function until it is replayed, then after a change."""
     function, change = cases[name]()
     step = TinyJit(function)
     x = Tensor([1.0]).realize()
@@ -541,6 +566,22 @@ def test_a_change_is_seen(name: str, undoing: None) -> None:
     change()
 
     assert [step(x).tolist() for _ in range(4)] == [[5.0]] * 4
+
+
+def import_while_looking() -> None:
+    """Look through modules of which one imports another."""
+
+    class Importing(str):
+        __slots__ = ()
+
+        def partition(self, sep: str, /) -> tuple[str, str, str]:
+            sys.modules[f"imported_{len(sys.modules)}"] = types.ModuleType("imported")
+            return str.partition(self, sep)
+
+    sys.modules[Importing("importing")] = types.ModuleType("importing")
+    step = TinyJit(lambda x: (x * len(sys.modules["importing"].__name__)).realize())
+
+    assert [step(Tensor([1.0])).tolist() for _ in range(3)] == [[9.0]] * 3
 
 
 def test_names_that_no_code_mentions_may_come_and_go() -> None:
@@ -567,21 +608,6 @@ def test_a_class_whose_module_is_no_text_is_looked_into(kind: str) -> None:
     Odd.factor = 5.0
 
     assert step(x).tolist() == [5.0]
-
-
-def test_modules_may_be_imported_while_they_are_looked_through(undoing: None) -> None:
-    class Importing(str):
-        __slots__ = ()
-
-        def partition(self, sep: str, /) -> tuple[str, str, str]:
-            sys.modules[f"imported_{len(sys.modules)}"] = types.ModuleType("imported")
-            return str.partition(self, sep)
-
-    name = f"importing_{time.monotonic_ns()}"  # no answer about it is kept
-    sys.modules[Importing(name)] = types.ModuleType(name)
-    step = TinyJit(lambda x: (x * len(sys.modules[name].__name__)).realize())
-
-    assert [step(Tensor([1.0])).tolist() for _ in range(3)] == [[len(name)]] * 3
 
 
 @dataclass
